@@ -272,7 +272,7 @@ class Wired:
         work: What runs.
         alpha: Factor of the result.
         beta: Factor of what the outputs held.
-        operands: Of the inputs and then of the outputs: the number of an address, and bytes from there.
+        operands: Of the inputs and then of the outputs: the number of an address, -1 for the workspace's, and bytes from there.
     """
 
     work: Work
@@ -354,8 +354,14 @@ class Device(Protocol):
         """
         ...
 
-    def wire(self, parts: Sequence[Wired], stream: Stream) -> Enqueue:
+    def wire(self, parts: Sequence[Wired], stream: Stream, scratch_bytes: int = 0) -> Enqueue:
         """Make one function of work that runs in a row on one stream with the same factors always: only addresses are left open.
+
+        Args:
+            parts: What runs.
+            stream: Where.
+            scratch_bytes: At the beginning of the workspace, which parts have operands in; the rest is for the work itself. A
+                multiple of 256.
 
         Raises:
             CompilationError: a kernel does not compile.

@@ -10,7 +10,16 @@ from dnncore.descriptors import Layout, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 
-__all__ = ["along_channels", "as_rows", "is_channels_last", "like", "new", "with_leading", "without_leading"]
+__all__ = [
+    "along_channels",
+    "as_rows",
+    "is_channels_last",
+    "like",
+    "new",
+    "relaid",
+    "with_leading",
+    "without_leading",
+]
 
 
 def new(shape: Sequence[int], *references: TensorDescriptor, dtype: DType | None = None) -> TensorDescriptor:
@@ -38,6 +47,13 @@ def is_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
             return False
         reach = strides[axis] * shape[axis]
     return True
+
+
+def relaid(tensor: TensorDescriptor) -> TensorDescriptor | None:
+    """[N, C, H, W] with channels innermost and without gaps; None where channels are innermost already, or dimensions others."""
+    if tensor.ndim != 4 or tensor.shape[1] == 1 or tensor.strides[1] == 1:
+        return None
+    return TensorDescriptor.packed(tensor.shape, tensor.dtype, Layout.NHWC)
 
 
 def like(reference: TensorDescriptor) -> TensorDescriptor:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from dnncore.handle import Handle
     from dnncore.tensor import Tensor
 
-__all__ = ["CapturedProgram", "Program", "Span", "Step", "WiredStep"]
+__all__ = ["SCRATCH", "CapturedProgram", "Program", "Span", "Step", "WiredStep"]
+
+SCRATCH = -1
+"""What a wired step calls the scratch memory that it is launched with: the last of the addresses."""
 
 
 class Span(Protocol):
@@ -80,7 +83,8 @@ class WiredStep:
         plan: What runs.
         alpha: Factor of the operation's result.
         beta: Factor of what the outputs held.
-        operands: Of the inputs and the outputs, in the problem's order: the number of an address, and bytes from there.
+        operands: Of the inputs and the outputs, in the problem's order: the number of an address, or `SCRATCH`, and bytes from
+            there.
     """
 
     plan: Plan

@@ -23,6 +23,9 @@ from dnncore.workspace import Workspace
 
 __all__ = ["Runner"]
 
+_ALIGNMENT_BYTES = 256
+"""As `Device.allocate` aligns memory."""
+
 
 class Runner:
     """Plans problems and enqueues plans; `dnncore.Handle` adds the tensors. Owned by one thread, until another adopts it; checked.
@@ -346,7 +349,9 @@ class Runner:
         """Scratch memory of the handle's stream, at least so many bytes, until more is asked for: what a plan is launched with."""
         return self._workspace.reserve(nbytes)
 
-    def wire(self, steps: Sequence[WiredStep], reserve: Callable[[int], Address] | None = None) -> Enqueue:
+    def wire(
+        self, steps: Sequence[WiredStep], reserve: Callable[[int], Address] | None = None, scratch_bytes: int = 0
+    ) -> Enqueue:
         """Make one function of plans that are launched in a row, with the same factors always: what costs the host least.
 
         It runs on the stream that the handle has now, whatever it is given later. The caller answers for it being called in the
@@ -356,6 +361,8 @@ class Runner:
             steps: The plans, with their operands' places among the addresses that the function will be called with.
             reserve: Asked at each call for scratch memory, where the plans need any, of so many bytes behind `TICKET_BYTES` of
                 zeros, that no other stream uses meanwhile; None for the handle's own `reserve`.
+            scratch_bytes: Of that memory, what steps name as operands (`SCRATCH`): it holds what one of them leaves for another.
+                The plans' own scratch memory lies behind it.
 
         Raises:
             BadParamError: a plan belongs to another handle.
@@ -363,8 +370,9 @@ class Runner:
         for step in steps:
             self._check_own(step.plan)
         parts = [Wired(step.plan.work, step.alpha, step.beta, step.operands) for step in steps]
-        enqueue = self.device.wire(parts, self._stream)
-        nbytes = max((step.plan.workspace_bytes for step in steps), default=0)
+        own_bytes = -(-scratch_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        enqueue = self.device.wire(parts, self._stream, own_bytes)
+        nbytes = own_bytes + max((step.plan.workspace_bytes for step in steps), default=0)
         if not nbytes:
             return enqueue
         take = reserve or self._workspace.reserve

@@ -97,7 +97,7 @@ class AbsentDevice:
 
         return launch
 
-    def wire(self, parts: Sequence[Wired], stream: Stream) -> Enqueue:
+    def wire(self, parts: Sequence[Wired], stream: Stream, scratch_bytes: int = 0) -> Enqueue:  # noqa: ARG002
         """Refuse."""
         _refuse(f"{len(parts)} launches on {stream}")
 

@@ -100,7 +100,7 @@ _ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
 def algorithms_for(problem: Problem) -> tuple[CudaAlgorithm, ...]:
     """Algorithms for a kind of problem: of equal estimates the first is taken, and the last supports everything that is legal."""
     if isinstance(problem, ConvolutionProblem):
-        return plain.algorithms(problem.direction)
+        return plain.algorithms_for(problem)
     return _ALGORITHMS[type(problem)]
 
 
@@ -110,6 +110,6 @@ def all_units(architecture: str | None = None) -> tuple[Unit, ...]:
     Args:
         architecture: Only those that exist for this one, as nvcc names it: "sm_90a".
     """
-    families = [*_ALGORITHMS.values(), *(plain.algorithms(direction) for direction in Direction)]
+    families = [*_ALGORITHMS.values(), *(plain.algorithms(direction) for direction in Direction), plain.WIDE_FILTER]
     units = dict.fromkeys(unit for family in families for algorithm in family for unit in algorithm.units())
     return tuple(unit for unit in units if architecture is None or unit.why_not_on(architecture) is None)

@@ -12,7 +12,7 @@ from dnncore.cuda import figures as known
 from dnncore.cuda import shipped
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.algorithms import algorithms_for
-from dnncore.cuda.calls import Calls, Place, described, rewired
+from dnncore.cuda.calls import WORKSPACE, Calls, Place, described, rewired
 from dnncore.cuda.runtime import driver, kernels
 from dnncore.cuda.runtime.binder import bind, wire
 from dnncore.cuda.runtime.context import Context, retained
@@ -134,18 +134,19 @@ class CudaDevice:
         """
         return bind(work, self._kernels, self._context)
 
-    def wire(self, parts: Sequence[Wired], stream: Stream) -> Enqueue:
-        """Make one function of calls that run in a row.
+    def wire(self, parts: Sequence[Wired], stream: Stream, scratch_bytes: int = 0) -> Enqueue:
+        """Make one function of calls that run in a row, with a workspace behind so many bytes that are operands.
 
         Raises:
             CompilationError: a kernel does not compile.
             BackendUnavailableError: there is neither a compiler nor a prebuilt cubin of it.
         """
         assert isinstance(stream, CudaStream)
+        rest = Place(WORKSPACE, scratch_bytes)
         calls = tuple(
             call
             for part in parts
-            for call in rewired(part.work, [Place(*at) for at in part.operands], alpha=part.alpha, beta=part.beta)
+            for call in rewired(part.work, [Place(*at) for at in part.operands], rest, alpha=part.alpha, beta=part.beta)
         )
         return wire(calls, self._kernels, self._context, stream)
 

@@ -73,12 +73,12 @@ class Sum(InParts):
     pace = Pace(step=0.0075, turn=0.65, products=35, finisher=BLOCK, math="dtype")
 
     def units(self) -> tuple[Unit, ...]:
-        """For each dtype one from x to y, and two by way of the workspace."""
+        """For each dtype from x to y, in its compute type too, and what adds up parts in the workspace."""
         result = []
         for dtype in FLOATING:
             result.append(_unit(self.team, dtype, dtype, dtype))
+            result.append(_unit(self.team, dtype, dtype, dtype.compute))
             if self.parts_per_multiprocessor:
-                result.append(_unit(self.team, dtype, dtype, dtype.compute))
                 result.append(_unit(BLOCK, dtype, dtype.compute, dtype))
         return tuple(result)
 
@@ -88,14 +88,15 @@ class Sum(InParts):
 
     def calls(self, problem: SumProblem, figures: DeviceFigures, partition: Partition) -> Calls:
         """The sums of the parts, then those of the outputs."""
-        dtype, team = problem.x.dtype, partition.team
+        dtype, of_y, team = problem.x.dtype, problem.y.dtype, partition.team
         wide, x, y, parts = dtype.compute, Place(0), Place(1), Place(WORKSPACE)
+        of_parts = dtype if of_y is dtype else wide
         y_view = view(partition.geometry.kept[0], partition.geometry.kept[-1])
         if partition.splits == 1:
-            return _level(figures, partition, _unit(team, dtype, dtype, dtype), x, y, y_view)
+            return _level(figures, partition, _unit(team, dtype, dtype, of_y), x, y, y_view)
         return (
             *_level(figures, partition, _unit(team, dtype, dtype, wide), x, parts),
-            *_level(figures, partition.of_parts(BLOCK), _unit(BLOCK, dtype, wide, dtype), parts, y, y_view),
+            *_level(figures, partition.of_parts(BLOCK), _unit(BLOCK, of_parts, wide, of_y), parts, y, y_view),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convert import Convert
 from dnncore.cuda.convert_dense import ConvertDense
+from dnncore.cuda.convert_transposed import ConvertTransposed
 from dnncore.cuda.elementwise import BINARY_OPERATORS, Function, elementwise
 from dnncore.cuda.interleave import Interleave
 from dnncore.cuda.params import ELEMENT_TYPES
@@ -39,6 +40,7 @@ ADD: tuple[CudaAlgorithm, ...] = (
     Interleave(),
     *elementwise(Function("Copy", dtypes=ELEMENT_TYPES)),
     ConvertDense(),
+    ConvertTransposed(),
     Convert(),
     POINTWISE,
 )

@@ -65,7 +65,10 @@ def convolution_backward_filter(
     *,
     algorithm: str | None = None,
 ) -> None:
-    """dw [K, C/G, *filter] = the adjoint of the forward operation in w, applied to dy [N, K, *output]."""
+    """dw [K, C/G, *filter] = the adjoint of the forward operation in w, applied to dy [N, K, *output].
+
+    dw has x's dtype or, unrounded, the type that it is computed in.
+    """
     _convolve(handle, Direction.BACKWARD_FILTER, alpha, (x, dw, dy), (x, dy), conv, beta, dw, algorithm)
 
 

@@ -81,7 +81,7 @@ def where(handle: Handle, alpha: float, condition: Tensor, a: Tensor, b: Tensor,
 
 
 def sum_to(handle: Handle, alpha: float, x: Tensor, beta: float, y: Tensor) -> None:
-    """y = x summed over the dimensions in which y has extent 1."""
+    """y = x summed over the dimensions in which y has extent 1; y has x's dtype or, unrounded, the type that it is computed in."""
     handle.execute(SumProblem, (x.descriptor, y.descriptor), alpha, (x,), beta, (y,))
 
 

@@ -41,7 +41,8 @@ _OF_INT8 = (DType.INT8, DType.INT32, DType.FLOAT32)
 class ConvolutionProblem(HashedOnce):
     """One of the three directions of a convolution; the geometry is that of the forward one.
 
-    The three have one floating-point dtype. FORWARD, x and w may be int8 instead and y int8, int32 or float32: the products are
+    The three have one floating-point dtype; BACKWARD_FILTER, the filter gradient may have its compute type instead, where it is not
+    rounded to 16 bits. FORWARD, x and w may be int8 instead and y int8, int32 or float32: the products are
     added up exactly; int8 is rounded to even and saturated.
 
     Args:
@@ -73,7 +74,10 @@ class ConvolutionProblem(HashedOnce):
 
     def _check_dtypes(self) -> None:
         if self.x.dtype.is_floating:
-            one_dtype(x=self.x, w=self.w, y=self.y)
+            if self.direction is Direction.BACKWARD_FILTER and self.w.dtype is self.x.dtype.compute:
+                one_dtype(x=self.x, y=self.y)
+            else:
+                one_dtype(x=self.x, w=self.w, y=self.y)
             return
         if self.direction is not Direction.FORWARD:
             raise BadParamError(f"x is {self.x.dtype.value}; {self.direction.value} needs a floating-point dtype")

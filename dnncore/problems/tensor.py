@@ -129,7 +129,10 @@ class WhereProblem(Operands):
 
 @dataclass(frozen=True, slots=True)
 class SumProblem(Operands):
-    """y = sum of x over the dimensions in which y has extent 1; the adjoint of AddProblem, and so the bias gradient."""
+    """y = sum of x over the dimensions in which y has extent 1; the adjoint of AddProblem, and so the bias gradient.
+
+    y has x's dtype or, unrounded, its compute type.
+    """
 
     x: TensorDescriptor
     y: TensorDescriptor
@@ -137,6 +140,7 @@ class SumProblem(Operands):
     output_names: ClassVar[tuple[str, ...]] = ("y",)
 
     def __post_init__(self) -> None:
-        same_dtype(x=self.x, y=self.y)
+        if not self.x.dtype.is_floating or self.y.dtype is not self.x.dtype.compute:
+            same_dtype(x=self.x, y=self.y)
         broadcasts("y", self.y, "x", self.x)
         writable(y=self.y)

@@ -189,8 +189,8 @@ class ReferenceDevice:
         """The launch of what an algorithm prepared."""
         return work.bind()
 
-    def wire(self, parts: Sequence[Wired], stream: Stream) -> Enqueue:
-        """One function that runs work in a row."""
+    def wire(self, parts: Sequence[Wired], stream: Stream, scratch_bytes: int = 0) -> Enqueue:  # noqa: ARG002
+        """One function that runs work in a row; the work itself takes no workspace."""
         launches = [(part.work.bind(), part) for part in parts]
 
         def enqueue(addresses: Sequence[Address]) -> None:

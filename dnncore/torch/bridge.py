@@ -22,9 +22,9 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.per_thread import PerThread
-from dnncore.program import WiredStep
+from dnncore.program import SCRATCH, WiredStep
 from dnncore.torch.dtypes import DTYPES, TORCH_DTYPES
-from dnncore.torch.operation import Behind, Operation, Step
+from dnncore.torch.operation import Behind, Operation, Place, Scratch, Way
 
 __all__ = ["Door", "current_handle", "fastest_way", "operate"]
 
@@ -70,8 +70,9 @@ class Door:
             if tensor is not None and tensor.device != self._device:
                 raise BadParamError(f"tensors are on {tensor.device} and on {self._device}; all must be on one device")
         described = operation(*settings, *(t if t is None else _describe(t) for t in tensors))
-        enqueue = self.handle.wire(_wired(self.handle, described, tensors), self._reserve)
-        formats = [(each.shape, each.strides, TORCH_DTYPES[each.dtype]) for each in described.results]
+        way = fastest_way(self.handle, described.ways)
+        enqueue = self.handle.wire(_wired(self.handle, way, tensors), self._reserve, way.scratch_bytes)
+        formats = [(each.shape, each.strides, TORCH_DTYPES[each.dtype]) for each in way.results]
         return _run(enqueue, formats, self._empty, self._address)
 
     def abandon(self) -> None:
@@ -79,28 +80,30 @@ class Door:
         self.handle.abandon()
 
 
-def _wired(handle: Handle, operation: Operation, tensors: Sequence[torch.Tensor | None]) -> list[WiredStep]:
-    """The fastest way to compute an operation, on the addresses of the given tensors, but for None, and of those that it makes."""
+def _wired(handle: Handle, way: Way, tensors: Sequence[torch.Tensor | None]) -> list[WiredStep]:
+    """A way to compute an operation, on the addresses of the given tensors, but for None, and of those that it makes."""
     places: dict[int, int] = {}
-    for place in range(len(tensors) + len(operation.results)):
+    for place in range(len(tensors) + len(way.results)):
         if place >= len(tensors) or tensors[place] is not None:
             places[place] = len(places)
 
-    def operand(each: int | Behind) -> tuple[int, int]:
+    def operand(each: Place) -> tuple[int, int]:
+        if isinstance(each, Scratch):
+            return SCRATCH, each.offset
         return (places[each.place], each.offset) if isinstance(each, Behind) else (places[each], 0)
 
     return [
         WiredStep(handle.plan(step.problem), step.alpha, step.beta, tuple(map(operand, step.operands)))
-        for step in fastest_way(handle, operation.ways)
+        for step in way.steps
     ]
 
 
-def fastest_way(handle: Handle, ways: Sequence[tuple[Step, ...]]) -> tuple[Step, ...]:
+def fastest_way(handle: Handle, ways: Sequence[Way]) -> Way:
     """By estimate, without compiling anything; one that is the only way is not asked what it takes."""
     return (
         ways[0]
         if len(ways) == 1
-        else min(ways, key=lambda way: sum(handle.estimated_seconds(step.problem) for step in way))
+        else min(ways, key=lambda way: sum(handle.estimated_seconds(step.problem) for step in way.steps))
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import Problem
 
-__all__ = ["Behind", "Operation", "Step"]
+__all__ = ["Behind", "Operation", "Place", "Scratch", "Step", "Way"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +25,54 @@ class Behind:
 
 
 @dataclass(frozen=True, slots=True)
+class Scratch:
+    """A place in the launches' scratch memory, for what nobody reads behind the operation: it takes no call of an allocator.
+
+    Immutable.
+
+    Args:
+        offset: Bytes from where that memory begins.
+    """
+
+    offset: int
+
+
+Place = int | Behind | Scratch
+"""Where an operand is: the number of a tensor among the operation's, or a place in one or in scratch memory."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One launch of an operation: output = alpha * problem(inputs) + beta * output. Immutable.
 
     Args:
         problem: What is computed.
         operands: Its inputs and outputs by their places among the operation's tensors: those that it was given, in order, then
-            those that it makes.
+            those that it makes; or in scratch memory.
         alpha: Factor of the result.
         beta: Factor of what the output held.
     """
 
     problem: Problem
-    operands: tuple[int | Behind, ...]
+    operands: tuple[Place, ...]
     alpha: float = 1.0
     beta: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Launches that compute an operation, and the tensors that they make. Immutable.
+
+    Args:
+        results: Tensors that it makes, as PyTorch's users see them; a problem may have other dimensions of the same memory. Behind
+            these, what the backward reads or nobody, which may lie otherwise in another way, or not be there.
+        steps: What computes them.
+        scratch_bytes: Of scratch memory, those that steps name; what a launch needs itself lies behind them.
+    """
+
+    results: tuple[TensorDescriptor, ...]
+    steps: tuple[Step, ...]
+    scratch_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +80,17 @@ class Operation:
     """What a function of this package does to tensors of given formats. Immutable.
 
     Args:
-        results: Tensors that it makes, as PyTorch's users see them; a problem may have other dimensions of the same memory.
-        ways: Steps that compute them, in several ways where there are several; the fastest by estimate is taken.
+        ways: To compute it, several where there are several; the fastest by estimate is taken.
     """
 
-    results: tuple[TensorDescriptor, ...]
-    ways: tuple[tuple[Step, ...], ...]
+    ways: tuple[Way, ...]
 
     @classmethod
-    def of(cls, problem: Problem, operands: tuple[int | Behind, ...], *results: TensorDescriptor) -> Operation:
+    def of(cls, problem: Problem, operands: tuple[Place, ...], *results: TensorDescriptor) -> Operation:
         """One launch."""
-        return cls(results, ((Step(problem, operands),),))
+        return cls((Way(results, (Step(problem, operands),)),))
+
+    @classmethod
+    def any_of(cls, operations: Iterable[Operation]) -> Operation:
+        """One of several that come to the same for PyTorch's users."""
+        return cls(tuple(way for operation in operations for way in operation.ways))

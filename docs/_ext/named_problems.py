@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from benchmarks.layers import LAYERS, LayerGeometry
 from dnncore import RELU, Layout, PoolingDescriptor, PoolingMode, SoftmaxAlgorithm, SoftmaxMode, TensorDescriptor
 from dnncore import problems as p
 from dnncore.descriptors import BatchNormMode, LRNDescriptor, ReduceOperator
+from dnncore.dtypes import DType
 from dnncore.problems import Direction, Problem
 from tests.cases import CASES, Case
 
@@ -26,19 +28,28 @@ SIZE = "64 x 64 x 112 x 112"
 
 
 def kind(problem: Problem) -> str:
-    """A heading: "Convolution, backward data", "LRN forward"."""
+    """A heading: "Convolution, backward data", "LRN forward".
+
+    Filter gradients in a wider type than the operands' have algorithms of their own.
+    """
     words = re.findall(
         r"[A-Z]{2,}(?![a-z])|[A-Z][a-z]*(?:2[A-Z][a-z]*)?", type(problem).__name__.removesuffix("Problem")
     )
     name = " ".join([words[0], *map(str.lower, words[1:])])
     direction = getattr(problem, "direction", None)
-    return f"{name}, {direction.value.replace('_', ' ')}" if isinstance(direction, Direction) else name
+    if not isinstance(direction, Direction):
+        return name
+    heading = f"{name}, {direction.value.replace('_', ' ')}"
+    is_wide = direction is Direction.BACKWARD_FILTER and problem.outputs[0].dtype is not problem.inputs[0].dtype
+    return f"{heading} in {problem.outputs[0].dtype.value}" if is_wide else heading
 
 
 def _convolutions() -> Named:
     for layer in (ANNOUNCEMENT, *LAYERS):
         for direction in Direction:
             yield layer.name, layer.problem(direction)
+        narrow = layer.problem(Direction.BACKWARD_FILTER, DType.FLOAT16)
+        yield layer.name, replace(narrow, w=narrow.w.with_dtype(DType.FLOAT32))
         plain = layer.problem(Direction.FORWARD)
         bias = TensorDescriptor.packed((1, layer.k, 1, 1))
         fused = p.FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution, bias=bias, activation=RELU)

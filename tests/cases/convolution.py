@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dnncore.descriptors import ConvolutionDescriptor
@@ -179,6 +179,28 @@ TF32 = (
 MERGED = (Geometry("1x1-planes-of-5x5", (3, 40, 5, 5), (24, 40, 1, 1), alpha=-0.5, beta=2.0),)
 PLANES = (Geometry("1x1-planes-blend", (2, 40, 4, 6), (24, 40, 1, 1), alpha=0.5, beta=-2.0),)
 
+WIDE = (
+    Geometry("wide-fp16", (2, 3, 7, 6), (5, 3, 3, 3), {"padding": 1}, F16),
+    Geometry("wide-bf16-nhwc-blend", (2, 12, 9, 7), (20, 12, 3, 2), {"stride": 2}, BF16, ("NHWC",) * 3, 0.5, -2.0),
+    Geometry("wide-fp16-long-sum-nhwc", (2, 72, 13, 11), (40, 72, 1, 1), {}, F16, ("NHWC",) * 3),
+    Geometry("wide-bf16-long-sum-blend", (3, 24, 15, 16), (16, 24, 1, 1), {}, BF16, alpha=-1.0, beta=0.5),
+    Geometry("wide-fp16-groups", (2, 6, 6, 5), (4, 3, 3, 3), {"groups": 2, "padding": 1}, F16, beta=1.0),
+    Geometry("wide-fp16-3d", (1, 2, 4, 5, 6), (3, 2, 2, 3, 2), {"spatial_ndim": 3}, F16, ("gaps",) * 3),
+    Geometry("wide-bf16-convolution", (1, 2, 6, 5), (3, 2, 3, 2), {"mode": "convolution"}, BF16),
+    Geometry("wide-fp16-batch-0", (0, 2, 5, 5), (3, 2, 3, 3), {}, F16, beta=1.0),
+)
+"""Whose filter gradient is in float32."""
+
+
+def wide_cases(geometries: Iterable[Geometry]) -> tuple[Case, ...]:
+    """A case for each geometry."""
+    problems = [(each, each.problem(Direction.BACKWARD_FILTER)) for each in geometries]
+    return tuple(
+        Case(f"convolution-{each.name}", replace(problem, w=problem.w.with_dtype(F32)), each.alpha, each.beta)
+        for each, problem in problems
+    )
+
+
 THIN = (Geometry("bf16-1x1-thin", (2, 24, 5, 7), (72, 24, 1, 1), {}, BF16, ("NHWC",) * 3, 0.5, -2.0),)
 
 CASES = (
@@ -187,4 +209,5 @@ CASES = (
     *cases("convolution", TF32, "implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_wgmma_relaid"),
     *cases("convolution", PLANES, "implicit_gemm_3xtf32", "implicit_gemm_3xtf32_merged"),
     *cases("convolution", MERGED, "implicit_gemm_3xtf32_merged"),
+    *wide_cases(WIDE),
 )

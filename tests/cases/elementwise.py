@@ -108,6 +108,31 @@ def _pixels() -> list[Case]:
     ]
 
 
+def _filters() -> list[Case]:
+    """To channels innermost and back: all taps in a tile and several tiles of channels, pairs and odd numbers, more taps than a
+    tile has, and none.
+    """
+    return [
+        Case(
+            f"transform-filters-{name}",
+            AddProblem(describe(shape, a, layouts[0]), describe(shape, c, layouts[1])),
+            *blend,
+        )
+        for name, shape, a, c, layouts, blend in (
+            ("to-fp16", (5, 270, 3, 3), DType.FLOAT32, DType.FLOAT16, ("NCHW", "NHWC"), (1.0, 0.0)),
+            ("to-fp16-odd", (3, 71, 3, 3), DType.FLOAT32, DType.FLOAT16, ("NCHW", "NHWC"), (1.0, 0.0)),
+            ("to-bf16-blend", (2, 34, 2, 4), DType.FLOAT32, DType.BFLOAT16, ("NCHW", "NHWC"), (0.5, -1.0)),
+            ("to-bf16-many-taps", (2, 66, 11, 9), DType.FLOAT32, DType.BFLOAT16, ("NCHW", "NHWC"), (1.0, 0.0)),
+            ("from-fp16", (5, 270, 3, 3), DType.FLOAT16, DType.FLOAT32, ("NHWC", "NCHW"), (1.0, 0.0)),
+            ("from-fp16-blend", (3, 71, 3, 3), DType.FLOAT16, DType.FLOAT32, ("NHWC", "NCHW"), (2.0, -0.5)),
+            ("from-bf16-many-taps", (2, 66, 11, 9), DType.BFLOAT16, DType.FLOAT32, ("NHWC", "NCHW"), (1.0, 0.0)),
+            ("none-to-fp16", (0, 66, 3, 3), DType.FLOAT32, DType.FLOAT16, ("NCHW", "NHWC"), (1.0, 0.0)),
+            ("no-taps-from-fp16", (2, 66, 0, 3), DType.FLOAT16, DType.FLOAT32, ("NHWC", "NCHW"), (1.0, 0.0)),
+            ("planes-to-fp16", (2, 66, 3, 3), DType.FLOAT32, DType.FLOAT16, ("NHWC", "NCHW"), (1.0, 0.0)),
+        )
+    ]
+
+
 def _convert() -> list[Case]:
     return [
         Case(
@@ -146,5 +171,6 @@ CASES = (
     *_binary(),
     *_rare(),
     *_convert(),
+    *_filters(),
     *_pixels(),
 )

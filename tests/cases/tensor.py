@@ -45,6 +45,15 @@ PAIRS = (
     ("empty", (1, 3), (0, 3), F32, "NCHW", "NCHW", 1.0, 0.0),
 )
 
+# name, small shape, large shape, dtype and layout of the large one, alpha, beta
+WIDE_SUMS = (
+    ("whole-fp16", (1, 5, 1), (3, 5, 20), F16, "gaps", 1.0, 0.0),
+    ("rows-bf16", (1, 300), (70, 300), BF16, "NCHW", -1.0, 0.5),
+    ("parts-of-columns-fp16", (1, 40), (331, 40), F16, "NCHW", 1.0, 0.0),
+    ("parts-of-a-row-bf16", (1,), (33001,), BF16, "NCHW", 1.0, 0.5),
+    ("bias-fp16", (1, 5, 1, 1), (2, 5, 3, 4), F16, "NHWC", 1.0, 0.0),
+)
+
 # name, M, N, K, dtype, a transposed, b transposed, alpha, beta
 PRODUCTS = (
     ("small", 3, 4, 5, F32, False, False, 1.0, 0.0),
@@ -79,6 +88,9 @@ def _cases() -> tuple[Case, ...]:
         cases.append(Case(f"add-{name}", AddProblem(a, c), alpha, beta))
         if small != large or "tiles" not in name:  # those are for transforms between layouts
             cases.append(Case(f"sum-{name}", SumProblem(c, a), alpha, beta))
+    for name, small, large, dtype, layout, alpha, beta in WIDE_SUMS:
+        wide = SumProblem(describe(large, dtype, layout), describe(small, F32, "NCHW"))
+        cases.append(Case(f"sum-wide-{name}", wide, alpha, beta))
     stretched = TensorDescriptor(F32, (4, 6), (0, 1))
     cases.append(Case("add-zero-stride", AddProblem(stretched, TensorDescriptor.packed((4, 6), F32))))
     for name, m, n, k, dtype, ta, tb, alpha, beta in PRODUCTS:

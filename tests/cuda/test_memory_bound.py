@@ -10,6 +10,7 @@ from dnncore import TensorDescriptor
 from dnncore.backend import Offer
 from dnncore.cuda import optimizer, pooling, reduction_vectors, summation, tensor
 from dnncore.cuda.calls import KernelCall
+from dnncore.cuda.convert_transposed import PLACES, tile_of
 from dnncore.descriptors import PoolingDescriptor, PoolingMode, ReduceOperator
 from dnncore.dtypes import DType
 from dnncore.figures import A100, H200, DeviceFigures
@@ -109,6 +110,35 @@ TRANSFORMS = (
 @pytest.mark.parametrize(("a", "c", "fastest"), TRANSFORMS, ids=lambda value: str(value))
 def test_transforms_take_the_kernel_that_is_fastest(a: TensorDescriptor, c: TensorDescriptor, fastest: str) -> None:
     assert first(tensor.ADD, AddProblem(a, c)) == fastest
+
+
+@pytest.mark.parametrize("extents", [(64, 64, 3, 3), (512, 512, 3, 3), (192, 64, 5, 5), (32, 64, 11, 11)], ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_filters_are_cast_and_relaid_at_once(extents: tuple[int, ...], dtype: str) -> None:
+    """By estimate: it has not been measured."""
+    wide, narrow = packed(extents), packed(extents, dtype, "NHWC")
+    for a, c in ((wide, narrow), (narrow, wide)):
+        estimates = microseconds(tensor.ADD, AddProblem(a, c))
+        assert first(tensor.ADD, AddProblem(a, c)) == "convert_transposed"
+        cast = packed(extents, dtype)
+        apart = (
+            (AddProblem(wide, cast), AddProblem(cast, narrow))
+            if a is wide
+            else (
+                AddProblem(narrow, cast),
+                AddProblem(cast, wide),
+            )
+        )
+        assert estimates["convert_transposed"] < sum(min(microseconds(tensor.ADD, each).values()) for each in apart)
+
+
+@pytest.mark.parametrize("short", [0, 1, 2, 3, 9, 25, 49, 63, 64, 65, 121, 5000])
+@pytest.mark.parametrize("long", [16, 64, 65, 224, 225, 512, 5000])
+def test_tiles_that_are_cast_and_transposed_fit_into_shared_memory(short: int, long: int) -> None:
+    for rows, columns in ((short, long), (long, short)):
+        down, across = tile_of(rows, columns)
+        assert down * (across | 1) <= PLACES
+        assert down * across >= min(rows * columns, PLACES // 4)
 
 
 # Measured on an H200, in microseconds.

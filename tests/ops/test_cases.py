@@ -20,9 +20,11 @@ VECTORS = (
     "convolution-forward-1x1",
     "convolution-forward-nhwc",
     "momentum-float32",
+    "transform-filters-from-fp16",
+    "transform-filters-to-fp16",
     "winograd-forward-pairs",
 )
-"""Cases whose kernels read or write 16 bytes at a time where they can."""
+"""Cases whose kernels read or write several elements at a time where they can."""
 
 _COVERED = {name for name, _ in cover()} if OTHER_ORDER else set()
 HERE = [case for case in CASES if not OTHER_ORDER or case.name in _COVERED]

@@ -51,12 +51,14 @@ class Layer:
     blocks: int = 1
     activation: ActivationDescriptor = LEAKY
     algorithm: str = ALGORITHM
+    wide: bool = False
 
     def case(self) -> Case:
         aligned = 16 if self.dtype is I8 else 8
         pitch = aligned + -(-self.channels // aligned) * aligned
         x = _images((self.batch, self.channels, *self.extents), self.dtype, pitch)
-        w = TensorDescriptor.packed((self.filters, self.channels, *self.taps), self.dtype, self.layout)
+        of_w = F32 if self.wide else self.dtype
+        w = TensorDescriptor.packed((self.filters, self.channels, *self.taps), of_w, self.layout)
         y = _images(self.convolution.output_shape(x.shape, w.shape), self.dtype, self.filters + aligned)
         problem: Problem = ConvolutionProblem(self.direction, x, w, y, self.convolution)
         if self.fused:
@@ -215,6 +217,10 @@ BACKWARD_FILTER = (
     Layer(BF16, 2, (14, 12), (1, 3), ROWS, "bfloat16_128x64", blocks=5),
     Layer(BF16, 2, (7, 6), (3, 2), STRIDED, "bfloat16_64x256", channels=60, blocks=5),
     Layer(BF16, 1, (30, 18), (3, 3), ONE_TAP, "bfloat16_64x576", blocks=5),
+    Layer(F16, 3, (13, 11), (1, 1), ONE_TAP, "float16_128x64", channels=64, blocks=5, wide=True),
+    Layer(F16, 3, (7, 14), (1, 1), ONE_TAP, "float16_128x128", alpha=0.5, beta=-1.0, blocks=5, wide=True),
+    Layer(BF16, 4, (16, 14), (3, 2), STRIDED, "bfloat16_64x256", channels=60, blocks=13, wide=True),
+    Layer(F16, 4, (28, 16), (3, 3), SAME, "float16_64x576", alpha=0.5, layout="NCHW", blocks=7, wide=True),
 )
 FLOAT_BACKWARD_FILTER = (
     Layer(F32, 3, (7, 14), (3, 1), ROWS, "128x256", alpha=0.5, beta=-1.0, blocks=3),
@@ -247,7 +253,7 @@ LAYERS = (
 KERNELS = (
     {layer.kernel for layer in LAYERS}
     | {f"convolution_wgmma_backward_filter_parts_{layer.dtype.value}" for layer in BACKWARD_FILTER if layer.blocks > 1}
-    | {"convolution_tf32_backward_filter_parts"}
+    | {"convolution_tf32_backward_filter_parts", "convolution_wgmma_backward_filter_parts_float"}
 )
 """What the cases here run."""
 
@@ -289,6 +295,7 @@ def test_a_block_takes_several_tiles(layer: Layer, monkeypatch: pytest.MonkeyPat
         kernels = few.plan(case.problem, algorithm=layer.algorithm).describe()
         assert f"{layer.kernel}: " in kernels
         assert ("_parts" in kernels) == (layer.direction is Direction.BACKWARD_FILTER and layer.blocks > 1)
+        assert ("_parts_float:" in kernels) == layer.wide
         check(few, case, layer.algorithm)
 
 

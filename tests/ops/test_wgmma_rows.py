@@ -48,12 +48,13 @@ class Layer:
     layout: str = "NHWC"
     blocks: int = 1
     kernel: str = ""
+    wide: bool = False
 
     def case(self) -> Case:
         _, c, h, w = self.x
         pitch = w * c + self.gap
         x = TensorDescriptor(DType.UINT8 if self.pixels else self.dtype, self.x, (pitch * h, 1, pitch, c))
-        filters = TensorDescriptor.packed((self.w[0], c, *self.w[1:]), self.dtype, self.layout)
+        filters = TensorDescriptor.packed((self.w[0], c, *self.w[1:]), F32 if self.wide else self.dtype, self.layout)
         y = TensorDescriptor.packed(self.convolution.output_shape(x.shape, filters.shape), self.dtype, "NHWC")
         conv = replace(self.convolution, math=MathType.TF32) if self.dtype is F32 else self.convolution
         row, leaky = TensorDescriptor.packed((1, self.w[0], 1, 1)), ActivationDescriptor.make("leaky_relu", 0.125)
@@ -117,10 +118,15 @@ BACKWARD_FILTER = tuple(
               kernel="float16_8x24"),
         Layer("more padding than image", (1, 4, 3, 2), (8, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3),
               kernel="float16_4x16"),
+        Layer("7x7 halved, in float32", (2, 3, 58, 40), (72, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2),
+              alpha=0.5, beta=-1.0, kernel="float16_8x24", wide=True),
+        Layer("3x3, three blocks, in float32", (2, 3, 31, 24), (8, 3, 3), ConvolutionDescriptor.make(padding=1), BF16,
+              layout="NCHW", blocks=3, kernel="bfloat16_4x16", wide=True),
     )
 )  # fmt: skip
 KERNELS = {layer.kernel for layer in BACKWARD_FILTER} | {
-    f"convolution_wgmma_rows_backward_filter_parts_{layer.dtype.value}" for layer in BACKWARD_FILTER
+    f"convolution_wgmma_rows_backward_filter_parts_{'float' if layer.wide else layer.dtype.value}"
+    for layer in BACKWARD_FILTER
 }
 """Of gradients, what the cases here run."""
 

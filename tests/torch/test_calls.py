@@ -24,7 +24,7 @@ from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.torch import bridge
 from dnncore.torch.functions.gradients import Function
-from dnncore.torch.operation import Step
+from dnncore.torch.operation import Step, Way
 from tests.torch.test_convert import LAYERS
 
 Tensor = Any
@@ -234,7 +234,7 @@ class _Estimates:
 def test_the_fastest_way_that_can_be_computed_is_taken() -> None:
     handle: Any = _Estimates({"a": 2.0, "b": 3.0, "fused": 4.0, "impossible": None})
     problems: tuple[tuple[Any, ...], ...] = (("a", "b"), ("fused",), ("impossible",), ("a", "impossible"))
-    ways = tuple(tuple(Step(problem, (0, 1)) for problem in way) for way in problems)
+    ways = tuple(Way((), tuple(Step(problem, (0, 1)) for problem in way)) for way in problems)
     assert bridge.fastest_way(handle, ways) == ways[1]
 
 

@@ -200,8 +200,8 @@ def test_a_normalisation_of_16_bits_is_one_operation(
     launches: list[object] = []
     wire = Handle.wire
 
-    def counting(self: Handle, steps: Sequence[WiredStep], reserve: Any) -> Callable[[Sequence[Any]], None]:
-        enqueue = wire(self, steps, reserve)
+    def counting(self: Handle, steps: Sequence[WiredStep], *others: Any) -> Callable[[Sequence[Any]], None]:
+        enqueue = wire(self, steps, *others)
 
         def count(addresses: Sequence[Any]) -> None:
             launches.extend(steps)

@@ -9,8 +9,8 @@ from dnncore import RELU, ConvolutionDescriptor, DType, Handle, TensorDescriptor
 from dnncore.backend import TICKET_BYTES, Address
 from dnncore.cuda.runtime.context import retained
 from dnncore.errors import BadParamError
-from dnncore.problems import ActivationForwardProblem, ConvolutionProblem, Direction
-from dnncore.program import WiredStep
+from dnncore.problems import ActivationForwardProblem, AddProblem, ConvolutionProblem, Direction
+from dnncore.program import SCRATCH, WiredStep
 from tests.conftest import CUDA_DEVICES
 
 CONV = ConvolutionDescriptor.make(padding=1)
@@ -90,6 +90,32 @@ def test_scratch_memory_comes_from_whoever_is_asked_for_it(name: str) -> None:
         assert block.numpy()[TICKET_BYTES:].any()
         handle.run(plan, 1.0, (x, w), 0.0, [expected])
         np.testing.assert_array_equal(y.numpy(), expected.numpy())
+
+
+def test_scratch_memory_holds_what_a_step_leaves_for_another(handle: Handle) -> None:
+    """In front of what the steps themselves take: a convolution with a workspace reads and writes there."""
+    x, w, y, expected = handle.upload(X), handle.upload(W), handle.tensor(Y), handle.tensor(Y)
+    problem = ConvolutionProblem(Direction.FORWARD, x.descriptor, w.descriptor, Y, CONV)
+    names = {each.name for each in handle.get_algorithms(problem)}
+    algorithm = "implicit_precomp_gemm" if "implicit_precomp_gemm" in names else None
+    convolution = handle.plan(problem, algorithm=algorithm)
+    copy, relu = handle.plan(AddProblem(x.descriptor, x.descriptor)), handle.plan(ActivationForwardProblem(Y, Y, RELU))
+    of_x, of_y, end = (
+        (SCRATCH, 0),
+        (SCRATCH, 1024),
+        1024 + Y.nbytes,
+    )  # which is no multiple of what memory is aligned to
+    assert x.nbytes <= 1024
+    assert end % 256
+    steps = [
+        WiredStep(copy, 1.0, 0.0, ((0, 0), of_x)),
+        WiredStep(convolution, 1.0, 0.0, (of_x, (1, 0), of_y)),
+        WiredStep(relu, 1.0, 0.0, (of_y, (2, 0))),
+    ]
+    handle.wire(steps, scratch_bytes=end)([x.address, w.address, y.address])
+    handle.run(convolution, 1.0, (x, w), 0.0, [expected])
+    ops.activation_forward(handle, RELU, 1.0, expected, 0.0, expected)
+    np.testing.assert_array_equal(y.numpy(), expected.numpy())
 
 
 def test_another_handles_plan_is_refused(handle: Handle) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
+from dnncore.cuda.convolution.operands import is_wide
 from dnncore.cuda.geometry import GEOMETRY, MAX_SPATIAL, geometry, spatial, taps
 from dnncore.cuda.params import ADDRESS, BLEND, ELEMENT_TYPES, FLOATING, c_type, generate, record, struct
 from dnncore.cuda.unit import Unit
@@ -60,7 +61,7 @@ _FIELDS = {
 
 @cache
 def _unit(direction: Direction, dtype: DType | None) -> Unit:
-    """The kernel for up to two spatial dimensions of a dtype; None: for any number and any dtype."""
+    """The kernel for up to two spatial dimensions of a dtype; None: for any number, any dtype, and an output in another."""
     elements, few = ("Untyped", MAX_SPATIAL) if dtype is None else (f"Typed<{c_type(dtype)}>", _FEW_SPATIAL)
     return generate(
         header="dnncore/convolution/direct.cuh",
@@ -130,7 +131,8 @@ def _seconds(problem: ConvolutionProblem, figures: DeviceFigures) -> float:
 
 def _calls(problem: ConvolutionProblem, figures: DeviceFigures) -> Calls:
     (output,) = problem.outputs
-    dtype = problem.x.dtype if problem.convolution.spatial_ndim <= _FEW_SPATIAL else None
+    is_typed = problem.convolution.spatial_ndim <= _FEW_SPATIAL and not is_wide(problem)
+    dtype = problem.x.dtype if is_typed else None
     # An element of dw is a long sum, which a whole block adds up.
     per_block = 1 if problem.direction is Direction.BACKWARD_FILTER else _THREADS
     return kernel_call(

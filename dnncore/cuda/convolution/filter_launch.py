@@ -48,7 +48,8 @@ def offer(
         problem: A backward-filter convolution of a kind, a dtype and an architecture that the kernels are for, and that they can
             be fed (`why_not_fed`).
         figures: Of the device.
-        kernels: Of which one is chosen; planes are for all of them, or for none.
+        kernels: Of which one is chosen; planes are for all of them, or for none. Those that multiply store a dw of the operands'
+            dtype; one in float32, of 16 bits, is the business of those that add up parts.
         elsewhere: What computes where an operand does not begin at a multiple of 16 bytes.
     """
     other = elsewhere.offer(problem, figures)
@@ -56,6 +57,10 @@ def offer(
         return other
     schedules = [schedule for tile in kernels.tiles for schedule in Schedule.of(problem, tile, figures)]
     fitting = [each for each in schedules if each.fits]
+    if problem.w.dtype is not problem.x.dtype:
+        fitting = [each for each in fitting if each.leaves_all]
+        if not fitting:
+            return f"dw is {problem.w.dtype.value}, x {problem.x.dtype.value}, and some block would have a whole tile"
     if not fitting:
         most = max((each.tiles for each in schedules), default=0)
         return f"{most} tiles; neither they nor their steps times the blocks fit into a grid and 32 bits"
@@ -145,6 +150,6 @@ def _calls(problem: ConvolutionProblem, schedule: Schedule, kernels: Kernels, el
         )
         blocks = tile.sums // 4 // (SUM_THREADS >> log2_ways(schedule.parts))
         grid = blocks, schedule.tiles, 1
-        calls += kernel_call(kernels.sum_unit(x.dtype), grid, SUM_THREADS, sums, places, starts_early=True)
+        calls += kernel_call(kernels.sum_unit(w.dtype), grid, SUM_THREADS, sums, places, starts_early=True)
     aligned = tuple((place, ALIGNMENT_BYTES) for place in (x_place, dy_place, dw_place))
     return (WhereAligned(aligned, calls, elsewhere.prepare()),)

@@ -145,6 +145,11 @@ class Schedule:
         return self.tiles % self.blocks == 0
 
     @property
+    def leaves_all(self) -> bool:
+        """Whether every tile is shared, so that all sums are left for the kernel that adds up parts."""
+        return self.longest < self.steps
+
+    @property
     def slots(self) -> int:
         """For the parts of tiles; none where blocks have whole tiles. `filter_feed.cuh` says which parts are where."""
         return 0 if self.is_whole else self.blocks - 1 + min(self.tiles, self.blocks)

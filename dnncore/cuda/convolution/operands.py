@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dnncore.descriptors import TensorDescriptor
+from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 
-__all__ = ["operands_of"]
+__all__ = ["is_wide", "narrowed", "operands_of"]
 
 _NAMES = {
     Direction.FORWARD: ("x", "w", "y"),
@@ -21,3 +24,13 @@ def operands_of(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[s
     else:
         names = _NAMES[problem.direction]
     return {name: getattr(problem, name) for name in names}
+
+
+def is_wide(problem: ConvolutionProblem) -> bool:
+    """Whether it is a filter gradient in the compute type of operands in 16 bits."""
+    return problem.w.dtype is DType.FLOAT32 and problem.x.dtype in (DType.FLOAT16, DType.BFLOAT16)
+
+
+def narrowed(problem: ConvolutionProblem) -> ConvolutionProblem:
+    """The same with a filter gradient in the dtype of the operands."""
+    return replace(problem, w=problem.w.with_dtype(problem.x.dtype)) if is_wide(problem) else problem

@@ -16,6 +16,7 @@ from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
 from dnncore.cuda.convolution.merged_planes import MergedPlanes
+from dnncore.cuda.convolution.operands import is_wide
 from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
 from dnncore.cuda.convolution.tf32_backward_filter import Tf32BackwardFilter
@@ -31,7 +32,7 @@ from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGR
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["algorithms", "best_offer"]
+__all__ = ["WIDE_FILTER", "algorithms", "algorithms_for", "best_offer"]
 
 _FIRST: tuple[CudaAlgorithm, ...] = (DEPTHWISE, DIRECT_FEW_CHANNELS)
 _OTHERS: tuple[CudaAlgorithm, ...] = (
@@ -94,14 +95,32 @@ _OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
 }
 
 
+WIDE_FILTER: tuple[CudaAlgorithm, ...] = (
+    *_WGMMA[Direction.BACKWARD_FILTER],
+    RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA[Direction.BACKWARD_FILTER]),
+    IMPLICIT_GEMM_SPLIT_K,
+    IMPLICIT_GEMM,
+    DIRECT,
+)
+"""For gradients of filters in float32, of operands in 16 bits."""
+
+
 def algorithms(direction: Direction) -> tuple[CudaAlgorithm, ...]:
-    """Algorithms of one direction: of equal estimates the first is taken, and the last supports everything that is legal."""
+    """Algorithms of one direction: of equal estimates the first is taken, and the last supports everything that is legal.
+
+    The three operands have one dtype.
+    """
     return _OF[direction]
+
+
+def algorithms_for(problem: ConvolutionProblem) -> tuple[CudaAlgorithm, ...]:
+    """The same for a problem, whose filter gradient may be wider than its operands."""
+    return WIDE_FILTER if is_wide(problem) else _OF[problem.direction]
 
 
 @lru_cache(maxsize=64)
 def best_offer(problem: ConvolutionProblem, figures: DeviceFigures) -> Offer:
     """What the fastest algorithm offers for a problem."""
-    found = fastest(algorithms(problem.direction), problem, figures)
+    found = fastest(algorithms_for(problem), problem, figures)
     assert found is not None, "the last algorithm supports everything"
     return found[1]

@@ -165,7 +165,7 @@ def _backward_filter(problem: ConvolutionProblem) -> Product:
     return Product(
         dtype=x.dtype, rows=filters, a_row_stride=y.strides[1], c_row_stride=w.strides[0], groups=conv.groups,
         a_group_stride=filters * y.strides[1], b_group_stride=w.shape[1] * x.strides[1],
-        c_group_stride=filters * w.strides[0], bounds=bounds, phases=phases, inputs=("b", "a"),
+        c_group_stride=filters * w.strides[0], bounds=bounds, phases=phases, inputs=("b", "a"), output=w.dtype,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Backward-filter convolution of 16-bit channels-last images by the matrix units and the copy engine of sm_90: implicit_gemm_wgmma.
 
-The sums are in fp32; their parts are added in order, and the total is rounded once. The pictures are in
+The sums are in fp32; their parts are added in order, and the total is rounded once, or not at all for a dw in fp32, which the
+kernel that adds up parts stores, so that there must be some of every tile. The pictures are in
 `convolution/filter_feed.cuh` and `convolution/wgmma_filter.cuh`. dw may lie in memory in any way.
 
 Padding is zeros that are multiplied, as in `implicit_gemm`, which computes where an operand does not begin at a multiple of 16
@@ -16,6 +17,7 @@ from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.filter_launch import offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
+from dnncore.cuda.convolution.operands import narrowed
 from dnncore.cuda.convolution.wgmma_tile import DTYPES, least_of_wgmma, why_no_wgmma
 from dnncore.cuda.params import c_type
 from dnncore.cuda.unit import Unit
@@ -60,12 +62,13 @@ class WgmmaBackwardFilter(Bounded):
     elsewhere: CudaAlgorithm
 
     def units(self) -> tuple[Unit, ...]:
-        """One for each dtype and tile, and one for each dtype that adds up parts."""
-        return tuple(unit for dtype in DTYPES for unit in (*(_unit(dtype, tile) for tile in TILES), _sum_unit(dtype)))
+        """One for each dtype and tile, and one for each dtype of dw that adds up parts."""
+        multiplying = (_unit(dtype, tile) for dtype in DTYPES for tile in TILES)
+        return (*multiplying, *map(_sum_unit, (*DTYPES, DType.FLOAT32)))
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What its products take at the full rate."""
-        return least_of_wgmma(problem, figures)
+        return least_of_wgmma(narrowed(problem), figures)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the fastest schedule takes, or the reason why none suits the problem."""

@@ -29,6 +29,7 @@ from dnncore.cuda.convolution.image_rows import (
     runs_map,
     why_no_rows,
 )
+from dnncore.cuda.convolution.operands import narrowed
 from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS, log2_ways
 from dnncore.cuda.convolution.wgmma_tile import (
     ARCHITECTURE,
@@ -141,7 +142,7 @@ def _sum_unit(dtype: DType) -> Unit:
     return generate(
         header="dnncore/convolution/wgmma_rows_filter.cuh",
         entry=f"convolution_wgmma_rows_backward_filter_parts_{name}",
-        function=f"wgmma_rows::add_parts<{name}>",
+        function=f"wgmma_rows::add_parts<{name}, {_CHUNK}>",
         struct_name="wgmma_rows::SumParams",
         dtype=_SUM_PARAMS,
         threads=SUM_THREADS,
@@ -162,12 +163,13 @@ class WgmmaRowsBackwardFilter(Bounded):
     elsewhere: CudaAlgorithm
 
     def units(self) -> tuple[Unit, ...]:
-        """One for each dtype and kind of filter, and one for each dtype that adds up parts."""
-        return tuple(unit for dtype in DTYPES for unit in (*(_unit(dtype, each) for each in KERNELS), _sum_unit(dtype)))
+        """One for each dtype and kind of filter, and one for each dtype of dw that adds up parts."""
+        multiplying = (_unit(dtype, each) for dtype in DTYPES for each in KERNELS)
+        return (*multiplying, *map(_sum_unit, (*DTYPES, DType.FLOAT32)))
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What its products take at the full rate."""
-        return least_of_wgmma(problem, figures)
+        return least_of_wgmma(narrowed(problem), figures)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What it takes; or the reason why it does not suit the problem."""
@@ -350,7 +352,7 @@ def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -
     )
     grid = kernel.places // (SUM_THREADS >> log2_ways(schedule.blocks)), tiles, 1
     places: dict[FieldPath, Place] = {"parts": Place(WORKSPACE), "dw": dw_place}
-    calls += kernel_call(_sum_unit(problem.x.dtype), grid, SUM_THREADS, sums, places, starts_early=True)
+    calls += kernel_call(_sum_unit(w.dtype), grid, SUM_THREADS, sums, places, starts_early=True)
     aligned = tuple((place, ALIGNMENT_BYTES) for place, _ in maps.values())
     return (WhereAligned(aligned, calls, elsewhere.prepare()),)
 

@@ -324,8 +324,11 @@ class SplitGemm(Bounded):
 def _split_schedule(product: Product, figures: DeviceFigures, than: float = math.inf) -> Schedule | None:
     """The fastest by estimate that takes less; None where there is none.
 
-    An epilogue is the business of the kernel that joins the parts: one that does so itself must be an extended one.
+    An epilogue is the business of the kernel that joins the parts: one that does so itself must be an extended one. The parts of a
+    wide C are joined by another launch.
     """
+    if product.is_wide:
+        return choose_split(product, tiles_for(product), figures, than, joined=False)
     tiles, extended = tiles_for(product), tiles_for(product, extended=product.epilogue is not None)
     if tiles == extended:
         return choose_split(product, tiles, figures, than)
@@ -378,7 +381,7 @@ def _split_calls(product: Product, schedule: Schedule, *, fused: bool, starts_ea
             blends=False,
         ),
         *kernel_call(
-            sum_unit(product.dtype, extended=fused),
+            sum_unit(product.sum_dtype if product.is_wide else product.dtype, extended=fused),
             blocks,
             SUM_THREADS,
             total,

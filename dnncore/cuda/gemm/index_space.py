@@ -260,6 +260,11 @@ class Product:
         return DType.INT32 if self.dtype is DType.INT8 else self.dtype.compute
 
     @property
+    def is_wide(self) -> bool:
+        """Whether C is in float32 and the operands in 16 bits: kernels that multiply, and those that add up parts, can store it."""
+        return self.output is DType.FLOAT32 and self.dtype in (DType.FLOAT16, DType.BFLOAT16)
+
+    @property
     def is_empty(self) -> bool:
         """Whether C has no elements."""
         return self.rows == 0 or self.groups == 0 or self.num_columns == 0

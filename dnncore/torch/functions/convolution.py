@@ -8,17 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors import ConvolutionDescriptor, MathType, TensorDescriptor
+from dnncore.dtypes import DType
 from dnncore.problems import AddProblem, ConvolutionProblem, Direction, FusedConvolutionProblem, SumProblem
 from dnncore.torch.bridge import operate
 from dnncore.torch.dtypes import DTYPES
-from dnncore.torch.functions.draft import Draft
-from dnncore.torch.functions.formats import along_channels, autocast, maybe_autocast, new, vector, wants_gradient
+from dnncore.torch.functions.draft import Draft, is_cast, sum_dtype
+from dnncore.torch.functions.formats import (
+    along_channels,
+    autocast,
+    maybe_autocast,
+    new,
+    relaid,
+    vector,
+    wants_gradient,
+)
 from dnncore.torch.functions.gradients import Function, first_derivative, gradients_of
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation, Step
 
 __all__ = ["convolution"]
+
+_OF_16_BITS = (DType.FLOAT16, DType.BFLOAT16)
 
 
 def _forward(
@@ -28,7 +39,29 @@ def _forward(
     w: TensorDescriptor,
     bias: TensorDescriptor | None = None,
 ) -> Operation:
-    """(x, w, bias) -> y, and w where it is cast.
+    """(x, w, bias) -> y, and w where it is cast, perhaps with its channels innermost: then neither this convolution nor the
+    backward one has to see to that.
+    """
+    copies: list[TensorDescriptor | None] = [None]
+    if casts and is_cast(w.dtype, x.dtype) and _may_relay(conv, x):
+        copies += filter(None, (relaid(w),))
+    return Operation.any_of(_forward_by(conv, casts, copy, x, w, bias) for copy in copies)
+
+
+def _may_relay(conv: ConvolutionDescriptor, x: TensorDescriptor) -> bool:
+    """Whether it is worth asking what a convolution would take of operands with their channels innermost, as matrix units want."""
+    return conv.groups == 1 and (x.dtype in _OF_16_BITS or (x.dtype is DType.FLOAT32 and conv.math is MathType.TF32))
+
+
+def _forward_by(
+    conv: ConvolutionDescriptor,
+    casts: bool,
+    copy: TensorDescriptor | None,
+    x: TensorDescriptor,
+    w: TensorDescriptor,
+    bias: TensorDescriptor | None,
+) -> Operation:
+    """`_forward` with w, where it is cast, lying like `copy`.
 
     A bias is added in one launch, or written before the convolution by a launch of its own, whichever is faster.
     """
@@ -36,7 +69,7 @@ def _forward(
     y = new(conv.output_shape(x.shape, w.shape), x, w)
     y_at = draft.make(y)
     if casts:
-        w, w_at = draft.parameter(w, w_at, x.dtype)
+        w, w_at = draft.parameter(w, w_at, x.dtype, lying=copy)
     plain = ConvolutionProblem(Direction.FORWARD, x, w, y, conv)
     if bias is None:
         return draft.operation((Step(plain, (0, w_at, y_at)),))
@@ -50,30 +83,71 @@ def _forward(
     return draft.operation(two_launches, one_launch)
 
 
+_Parameters = tuple[torch.dtype, torch.dtype, tuple[int, ...] | None]
+"""Dtypes of w and of the bias, and strides of w where a copy of it was saved."""
+
+
 def _backward(
     conv: ConvolutionDescriptor,
-    dtypes: tuple[torch.dtype, torch.dtype],
+    parameters: _Parameters,
     wanted: tuple[bool, ...],
     x: TensorDescriptor,
     w: TensorDescriptor,
     dy: TensorDescriptor,
 ) -> Operation:
-    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes.
+    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in the parameters' dtypes.
 
     Args:
+        conv: The convolution.
+        parameters: What they were before they were cast.
         wanted: Of x, w, the settings and, where there is one, the bias.
+        x: As it was given, or cast.
+        w: As the forward had it.
+        dy: Of y.
     """
-    draft = Draft(3)
-    of_w, of_bias = (DTYPES[dtype] for dtype in dtypes)
-    made = new(x.shape, x, w), new(w.shape, w), vector(dy.dtype, dy.shape[1])
-    results = made[0], made[1].with_dtype(of_w), made[2].with_dtype(of_bias)
+    of_w, of_bias, strides = parameters
+    parameter = TensorDescriptor(DTYPES[of_w], w.shape, w.strides if strides is None else strides)
+    dw, dys = new(w.shape, parameter, dtype=w.dtype), [dy]
+    dws = [dw]
+    if _may_relay(conv, x):
+        if wanted[0] and wanted[1]:  # else the one that has dy with channels innermost is the only one that reads it
+            dys += filter(None, (relaid(dy),))
+        if dw.dtype is not parameter.dtype:
+            wide = dw.with_dtype(dw.dtype.compute)
+            dws.append(relaid(dw) or (wide if wide.dtype is parameter.dtype else dw))
+    return Operation.any_of(
+        _backward_by(conv, (parameter, DTYPES[of_bias]), wanted, x, w, dy, seed, computed)
+        for seed in dys
+        for computed in dws
+    )
+
+
+def _backward_by(
+    conv: ConvolutionDescriptor,
+    parameters: tuple[TensorDescriptor, DType],
+    wanted: tuple[bool, ...],
+    x: TensorDescriptor,
+    w: TensorDescriptor,
+    dy: TensorDescriptor,
+    seed: TensorDescriptor,
+    computed: TensorDescriptor,
+) -> Operation:
+    """`_backward` with dy copied where it is to lie like `seed`, and dw where it is `computed` otherwise than it is returned."""
+    draft, (parameter, of_bias) = Draft(3), parameters
+    results = (
+        new(x.shape, x, parameter),
+        new(w.shape, parameter),
+        vector(of_bias, dy.shape[1]),
+    )
     dx, dw, db = draft.make_wanted(results, (*wanted[:2], *(wanted[3:] or (False,))))
+    seed_at = 2 if seed is dy else draft.copied(dy, 2, seed)
     if dx is not None:
-        draft.compute(dx, ConvolutionProblem(Direction.BACKWARD_DATA, made[0], w, dy, conv), 1, 2)
+        draft.compute(dx, ConvolutionProblem(Direction.BACKWARD_DATA, results[0], w, seed, conv), 1, seed_at)
     if dw is not None:
-        draft.compute(dw, ConvolutionProblem(Direction.BACKWARD_FILTER, x, made[1], dy, conv), 0, 2)
+        draft.compute(dw, ConvolutionProblem(Direction.BACKWARD_FILTER, x, computed, seed, conv), 0, seed_at)
     if db is not None:
-        draft.compute(db, SumProblem(dy, along_channels(made[2], dy.ndim)), 2)
+        sums = vector(sum_dtype(dy.dtype, of_bias), dy.shape[1])
+        draft.compute(db, SumProblem(dy, along_channels(sums, dy.ndim)), 2)
     return draft.operation()
 
 
@@ -87,17 +161,18 @@ class _Convolution(Function):
         given = (x, w) if bias is None else (x, w, bias)
         found = operate(_forward, settings, given, id(w))
         of_w = w.dtype
-        ctx.save_for_backward(x, w if of_w is x.dtype else found[1])
-        ctx.settings = settings[0], (of_w, of_w if bias is None else bias.dtype), id(w)
+        saved, strides = (w, None) if of_w is x.dtype else (found[1], w.stride())
+        ctx.save_for_backward(x, saved)
+        ctx.settings = settings[0], (of_w, of_w if bias is None else bias.dtype, strides), id(w)
         return found[0]
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        conv, dtypes, caller = ctx.settings
+        conv, parameters, caller = ctx.settings
         wanted = ctx.needs_input_grad
         x, w = ctx.saved_tensors
-        return gradients_of(wanted)((*operate(_backward, (conv, dtypes, wanted), (x, w, dy), caller), None))
+        return gradients_of(wanted)((*operate(_backward, (conv, parameters, wanted), (x, w, dy), caller), None))
 
 
 @cache

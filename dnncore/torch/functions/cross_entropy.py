@@ -16,7 +16,7 @@ from dnncore.torch.functions.formats import wants_gradient, widened
 from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.functions.softmax import log_softmax
 from dnncore.torch.graph_breaks import breaks_graph
-from dnncore.torch.operation import Operation
+from dnncore.torch.operation import Operation, Place
 
 __all__ = ["as_classes", "counted", "cross_entropy"]
 
@@ -36,7 +36,7 @@ def _column(tensor: TensorDescriptor) -> TensorDescriptor:
 
 def _operands(
     draft: Draft, x: TensorDescriptor, labels: TensorDescriptor
-) -> tuple[tuple[TensorDescriptor, TensorDescriptor], tuple[int, int]]:
+) -> tuple[tuple[TensorDescriptor, TensorDescriptor], tuple[Place, Place]]:
     """Logits [M, K], and their labels [M] or [M, K], with their places."""
     logits, logits_at = draft.rows(_classes_last(x), 0)
     if labels.dtype.is_floating:

@@ -9,12 +9,20 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.formats import as_rows, like
 from dnncore.problems import AddProblem, FillProblem, Problem
-from dnncore.torch.operation import Behind, Operation, Step
+from dnncore.torch.operation import Operation, Place, Scratch, Step, Way
 
-__all__ = ["Draft"]
+__all__ = ["Draft", "is_cast", "sum_dtype"]
 
 _CAST = {DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32}
 """What `torch.autocast` casts."""
+
+_ALIGNMENT_BYTES = 256
+"""Of tensors in scratch memory, as of memory that is allocated."""
+
+_MOST_SCRATCH_BYTES = 1 << 25
+"""Of a tensor in scratch memory, which is kept: a launch that reads or writes more takes longer than a call of PyTorch's allocator,
+which gives the memory to others afterwards.
+"""
 
 
 class Draft:
@@ -28,6 +36,7 @@ class Draft:
         self._given = given
         self._results: list[TensorDescriptor] = []
         self._steps: list[Step] = []
+        self._scratch_bytes = 0
 
     def make(self, result: TensorDescriptor) -> int:
         """Let the operation make a tensor.
@@ -46,7 +55,19 @@ class Draft:
         """
         return [self.make(result) if is_wanted else None for result, is_wanted in zip(results, wanted, strict=True)]
 
-    def step(self, problem: Problem, *operands: int | Behind, alpha: float = 1.0, beta: float = 0.0) -> None:
+    def scratch(self, tensor: TensorDescriptor) -> int | Scratch:
+        """Let it have a tensor that nobody reads behind it, in scratch memory if it is not large.
+
+        Returns:
+            Its place.
+        """
+        if tensor.nbytes > _MOST_SCRATCH_BYTES:
+            return self.make(tensor)
+        place = Scratch(self._scratch_bytes)
+        self._scratch_bytes += -(-tensor.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        return place
+
+    def step(self, problem: Problem, *operands: Place, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Let it launch a problem on the tensors at these places."""
         self._steps.append(Step(problem, operands, alpha, beta))
 
@@ -60,32 +81,55 @@ class Draft:
         self.step(FillProblem(tensor), place, alpha=value)
         return place
 
-    def parameter(self, tensor: TensorDescriptor, place: int, *dtypes: DType) -> tuple[TensorDescriptor, int]:
+    def parameter(
+        self, tensor: TensorDescriptor, place: int, *dtypes: DType, lying: TensorDescriptor | None = None
+    ) -> tuple[TensorDescriptor, int]:
         """Let it have a parameter in one of these dtypes as `torch.autocast` does: copied in the first where it has another.
 
         Nothing is copied where autocast leaves a tensor as it is: to or from float64, and integers.
 
+        Args:
+            tensor: The parameter.
+            place: Of it.
+            dtypes: That it may have.
+            lying: How a copy lies in memory; None for as the parameter does.
+
         Returns:
             The parameter and its place.
         """
-        if tensor.dtype in dtypes or not {tensor.dtype, dtypes[0]} <= _CAST:
+        if not is_cast(tensor.dtype, *dtypes):
             return tensor, place
-        copy = like(tensor).with_dtype(dtypes[0])
+        copy = (lying or like(tensor)).with_dtype(dtypes[0])
         copied = self.make(copy)
         self.step(AddProblem(tensor, copy), place, copied)
         return copy, copied
 
-    def compute(self, place: int, problem: Problem, *operands: int | Behind) -> None:
-        """Let a result be what a problem computes from the tensors at these places, converted where it has another dtype."""
+    def compute(self, place: int, problem: Problem, *operands: Place) -> None:
+        """Let a result be what a problem computes from the tensors at these places.
+
+        Where the problem's output has another dtype, or lies otherwise, it is computed in scratch memory and copied from there. It
+        may have other dimensions of the same memory.
+        """
         (output,), result = problem.outputs, self._results[place - self._given]
-        if output.dtype is result.dtype:
+        same_shape = output.shape == result.shape
+        if output.dtype is result.dtype and (not same_shape or output.strides == result.strides):
             self.step(problem, *operands, place)
             return
-        computed = self.make(output)
+        computed = self.scratch(output)
         self.step(problem, *operands, computed)
-        self.step(AddProblem(output, output.with_dtype(result.dtype)), computed, place)
+        self.step(AddProblem(output, result if same_shape else output.with_dtype(result.dtype)), computed, place)
 
-    def rows(self, tensor: TensorDescriptor, place: int) -> tuple[TensorDescriptor, int]:
+    def copied(self, tensor: TensorDescriptor, place: Place, copy: TensorDescriptor) -> int | Scratch:
+        """Let it have a tensor as it may lie otherwise in memory, or in another dtype.
+
+        Returns:
+            Its place.
+        """
+        copied = self.scratch(copy)
+        self.step(AddProblem(tensor, copy), place, copied)
+        return copied
+
+    def rows(self, tensor: TensorDescriptor, place: int) -> tuple[TensorDescriptor, int | Scratch]:
         """Let it have a tensor [..., C] as [M, C]: where it lies or, where its strides do not allow that, copied.
 
         Returns:
@@ -94,11 +138,20 @@ class Draft:
         rows = as_rows(tensor)
         if rows is not None:
             return rows, place
-        copy = TensorDescriptor.packed(tensor.shape, tensor.dtype)
-        copied = self.make(copy)
-        self.step(AddProblem(tensor, copy), place, copied)
+        copied = self.copied(tensor, place, TensorDescriptor.packed(tensor.shape, tensor.dtype))
         return TensorDescriptor.packed((math.prod(tensor.shape[:-1]), tensor.shape[-1]), tensor.dtype), copied
 
     def operation(self, *ways: tuple[Step, ...]) -> Operation:
         """What has been put together, and one of several ways to end it where some are given."""
-        return Operation(tuple(self._results), tuple((*self._steps, *way) for way in ways or ((),)))
+        results = tuple(self._results)
+        return Operation(tuple(Way(results, (*self._steps, *way), self._scratch_bytes) for way in ways or ((),)))
+
+
+def is_cast(dtype: DType, *dtypes: DType) -> bool:
+    """Whether `torch.autocast` casts a parameter of this dtype where one of these is wanted, the first in the first place."""
+    return dtype not in dtypes and {dtype, dtypes[0]} <= _CAST
+
+
+def sum_dtype(of_x: DType, wanted: DType) -> DType:
+    """What a sum of x has where a gradient is wanted in another dtype: that one where a sum may have it, else that of x."""
+    return wanted if wanted is of_x.compute else of_x

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
-from dnncore.formats import along_channels, as_rows, is_channels_last, new
+from dnncore.formats import along_channels, as_rows, is_channels_last, new, relaid
 from dnncore.torch.operation import Behind
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "mean_and_inv_std",
     "new",
     "parameters_for",
+    "relaid",
     "statistics",
     "statistics_dtype",
     "vector",

@@ -11,7 +11,7 @@ from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.problems import AddProblem, FusedConvolutionProblem, MatmulProblem, SumProblem
 from dnncore.torch.bridge import operate
 from dnncore.torch.dtypes import DTYPES
-from dnncore.torch.functions.draft import Draft
+from dnncore.torch.functions.draft import Draft, sum_dtype
 from dnncore.torch.functions.formats import autocast, maybe_autocast, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative, gradients_of
 from dnncore.torch.graph_breaks import breaks_graph
@@ -69,8 +69,8 @@ def _backward(
     """
     draft = Draft(3)
     of_w, of_bias = (DTYPES[dtype] for dtype in dtypes)
-    made = [TensorDescriptor.packed(shape, dy.dtype) for shape in (x.shape, w.shape, dy.shape[-1:])]
-    results = made[0], made[1].with_dtype(of_w), made[2].with_dtype(of_bias)
+    made = [TensorDescriptor.packed(shape, dy.dtype) for shape in (x.shape, w.shape)]
+    results = made[0], made[1].with_dtype(of_w), TensorDescriptor.packed(dy.shape[-1:], of_bias)
     dx, dw, db = draft.make_wanted(results, (*wanted[:2], *(wanted[3:] or (False,))))
     seed, seed_at = draft.rows(dy, 2)
     if dx is not None:
@@ -79,7 +79,8 @@ def _backward(
         rows, rows_at = draft.rows(x, 0)
         draft.compute(dw, MatmulProblem(seed.transposed(), rows, made[1]), seed_at, rows_at)
     if db is not None:
-        draft.compute(db, SumProblem(seed, TensorDescriptor.packed((1, dy.shape[-1]), dy.dtype)), seed_at)
+        row = TensorDescriptor.packed((1, dy.shape[-1]), sum_dtype(dy.dtype, of_bias))
+        draft.compute(db, SumProblem(seed, row), seed_at)
     return draft.operation()
 
 

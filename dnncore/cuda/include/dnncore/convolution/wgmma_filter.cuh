@@ -27,7 +27,8 @@ using wgmma::Position;
 
 using Columns = filter::Columns<kSlab>;
 
-// Where a thread's totals of 64 columns of two filters, k and k + 8, belong in dw.
+// Where a thread's totals of 64 columns of two filters, k and k + 8, belong in dw, which is in 16 bits, or in fp32 for the kernel that
+// adds up parts.
 template <typename T>
 class Target {
 public:
@@ -49,8 +50,13 @@ public:
   __device__ __forceinline__ void store(int column, const float4& sums) const {
     if (in_vectors_) {
       if (column >= channels_) return;
-      if (filters_ > 0) *reinterpret_cast<uint32*>(dw_ + column) = pair(sums.x, sums.y);
-      if (filters_ > 8) *reinterpret_cast<uint32*>(dw_ + next_filter_ + column) = pair(sums.z, sums.w);
+      if constexpr (sizeof(T) == sizeof(float)) {
+        if (filters_ > 0) *reinterpret_cast<float2*>(dw_ + column) = {alpha_ * sums.x, alpha_ * sums.y};
+        if (filters_ > 8) *reinterpret_cast<float2*>(dw_ + next_filter_ + column) = {alpha_ * sums.z, alpha_ * sums.w};
+      } else {
+        if (filters_ > 0) *reinterpret_cast<uint32*>(dw_ + column) = pair(sums.x, sums.y);
+        if (filters_ > 8) *reinterpret_cast<uint32*>(dw_ + next_filter_ + column) = pair(sums.z, sums.w);
+      }
       return;
     }
     const float values[4] = {sums.x, sums.y, sums.z, sums.w};

@@ -327,8 +327,8 @@ struct SumParams {
   int32 log2_ways;
 };
 
-// Blocks along x share out the sums of 64 filters, tile y.
-template <typename T>
+// Blocks along x share out the sums of 64 filters, tile y. T is dw's; a chunk has kValues of x's.
+template <typename T, int kValues>
 __device__ void add_parts(const SumParams& params) {
   const SumOfParts sum_of_parts(params.log2_ways);
   const int32 place = sum_of_parts.place(), tile = static_cast<int32>(blockIdx.y);
@@ -339,7 +339,7 @@ __device__ void add_parts(const SumParams& params) {
   const int32 thread = place % kWarpgroup, lane = thread % 32, chunk = place / kWarpgroup % params.chunks;
   const int32 row = place / kWarpgroup / params.chunks;
   const int32 filter = tile * kConsumerFilters + thread / 32 * 16 + lane / 4;
-  const int32 value = chunk * wgmma::kChunk<T> + lane % 4 * 2;
+  const int32 value = chunk * kValues + lane % 4 * 2;
   if (row >= params.rows) return;
   const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
