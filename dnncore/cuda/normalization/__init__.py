@@ -3,6 +3,7 @@
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.normalization.lrn import BACKWARD as _LRN_BACKWARD
 from dnncore.cuda.normalization.lrn import FORWARD as _LRN_FORWARD
+from dnncore.cuda.normalization.resident import Resident
 from dnncore.cuda.normalization.row_gradients import RowGradients
 from dnncore.cuda.normalization.statistics import BACKWARD, FORWARD, INFERENCE
 from dnncore.problems import (
@@ -21,8 +22,8 @@ from dnncore.problems import (
 __all__ = ["ALGORITHMS"]
 
 ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
-    BatchNormBackwardProblem: BACKWARD,
-    BatchNormForwardProblem: FORWARD,
+    BatchNormBackwardProblem: (Resident("backward"), *BACKWARD),
+    BatchNormForwardProblem: (Resident("forward"), *FORWARD),
     BatchNormInferenceProblem: INFERENCE,
     GroupNormBackwardProblem: BACKWARD,
     GroupNormForwardProblem: FORWARD,

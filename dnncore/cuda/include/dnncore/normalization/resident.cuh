@@ -1,0 +1,405 @@
+// Batch normalisation in training of maps that are small: one launch, in which a block, or a cluster of blocks, has all elements of a
+// channel (channels-last, of up to two packs of channels) in its threads' registers. x, and dy, are read once; the kernels of forward.cuh
+// and backward.cuh, which read them twice in three launches or leave most multiprocessors idle, take three times as long where a launch
+// is most of what there is.
+//
+//    block 0   vectors 0 ... p-1     of the channel --> sums, of registers --+--> parts, in both blocks' shared memory --> y, from registers
+//    block 1   vectors p ... 2p-1                   --> sums               --+
+//
+// A thread has up to kVectors vectors of its channel, all of them under way before it looks at the first. The first threads of a block
+// are `owners`, each of a channel: they put together what warps and blocks have found, and tell the others what a channel's elements are
+// multiplied by. The mean is taken first and the squared distances from it in a second pass over registers. The order of all sums
+// depends on the launch alone.
+#pragma once
+
+#include "dnncore/common/loaded.cuh"
+#include "dnncore/normalization/totals.cuh"
+#include "dnncore/ptx/cluster.cuh"
+#include "dnncore/ptx/early_launch.cuh"
+
+namespace dnncore {
+
+constexpr int kResidentThreads = 512;  // most of a block; _THREADS in resident.py
+
+// Mirrored by _Parameter in dnncore/cuda/normalization/resident.py: what a channel has one value of. Of the last four, forward takes
+// running mean and variance, backward the gradients of scale and bias.
+enum ResidentParameter : int { kOfScale, kOfBias, kOfMean, kOfInvStd, kOldOne, kOldTwo, kNewOne, kNewTwo, kResidentParameters };
+
+// Mirrored by _PARAMS in dnncore/cuda/normalization/resident.py.
+struct ResidentParams {
+  Blend blend;
+  const void* x;
+  const void* dy;
+  const void* y;  // what the activation gave; backward
+  void* z;        // what is added before the activation; backward, its gradient
+  void* output;   // y; backward, dx
+  void* parameters[kResidentParameters];  // null where there is none
+  int64 parameter_steps[kResidentParameters];
+  int64 step;  // from a channel to the next, in elements
+  double epsilon;
+  double momentum;
+  double parameter_alpha;
+  double parameter_beta;
+  SmallDivisor run;  // vectors that lie `inner` elements apart, before it goes `outer` elements further
+  int32 outer;
+  int32 inner;
+  int32 vectors;  // of a channel, or pack of channels
+  int32 part;     // of those, a block's; the last may have fewer
+  int32 columns;  // packs of channels that a block has: 1 or 2; of planes 1
+  uint32 narrow;  // a bit for each parameter: whether it is stored as x is
+  int32 rectifies;
+};
+
+// kBytes is what a thread reads at once; kLast is of channels-last tensors, whose vectors are of kWidth channels; kBlocks have a channel
+// together.
+template <typename T, int kBytes, bool kLast, int kBlocks>
+struct Resident {
+  using C = Compute<T>;
+  static_assert(sizeof(C) == sizeof(uint32), "what blocks exchange");
+  static constexpr int kWidth = kBytes / sizeof(T), kOwn = kLast ? kWidth : 1;  // channels of a thread
+  static constexpr int kChannels = kLast ? 2 * kWidth : 1;                      // most of a block
+  static constexpr int kWarps = kResidentThreads / kWarpSize, kShare = kWarpSize / kOwn;
+  static constexpr int kVectors = 8;               // forward; _VECTORS in resident.py
+  static constexpr int kPairs = kLast ? 4 : 8;     // backward; _PAIRS there
+  static constexpr int kLines = 3;
+  using Elements = Loaded<T, kWidth>;
+
+  struct Shared {
+    C of_warps[2][kWarps][kChannels];
+    C lines[kLines][kChannels];
+    uint4 parts[kBlocks][kChannels];
+    Mbarrier exchanged;
+  };
+
+  const ResidentParams& params;
+  Shared& shared;
+  int column;
+  int lane;
+  int lanes;
+  int channels;  // of the block
+  int64 first;   // channel of the block
+  int32 rank;
+  int32 begin;
+  int32 end;
+
+  __device__ __forceinline__ Resident(const ResidentParams& params, Shared& shared) : params(params), shared(shared), rank(0) {
+    const int columns = kLast ? params.columns : 1;
+    column = static_cast<int>(threadIdx.x) & (columns - 1);
+    lane = static_cast<int>(threadIdx.x) / columns;
+    lanes = static_cast<int>(blockDim.x) / columns;
+    channels = columns * kOwn;
+    first = static_cast<int64>(blockIdx.x / kBlocks) * channels;
+    if constexpr (kBlocks > 1) rank = static_cast<int32>(block_rank());
+    begin = min(rank * params.part, params.vectors);
+    end = min(begin + params.part, params.vectors);
+  }
+
+  __device__ __forceinline__ bool is_owner() const { return static_cast<int>(threadIdx.x) < channels; }
+  __device__ __forceinline__ int64 owned() const { return first + threadIdx.x; }
+  __device__ __forceinline__ bool has(int k) const { return begin + lane + k * lanes < end; }
+
+  // Where the k-th of a thread's vectors is, in elements.
+  __device__ __forceinline__ int64 at(int k) const {
+    const SmallQuotientRemainder split = divide(begin + lane + k * lanes, params.run);
+    return (first + column * kOwn) * params.step + (split.quotient * params.outer + split.remainder * params.inner);
+  }
+
+  template <int kNumber>
+  __device__ __forceinline__ void load(Elements (&found)[kNumber], const void* from) const {
+#pragma unroll
+    for (int k = 0; k < kNumber; ++k) found[k].load_if(has(k), static_cast<const T*>(from) + at(k));
+  }
+
+  // Of a channel; `otherwise` where there is no such parameter.
+  __device__ __forceinline__ C parameter(ResidentParameter which, int64 channel, C otherwise) const {
+    const void* found = params.parameters[which];
+    const int64 place = channel * params.parameter_steps[which];
+    if (found == nullptr) return otherwise;
+    return is_stored_as_x(which) ? widen(static_cast<const T*>(found)[place]) : static_cast<const C*>(found)[place];
+  }
+  __device__ __forceinline__ void write_parameter(ResidentParameter which, int64 channel, C value) const {
+    void* found = params.parameters[which];
+    const int64 place = channel * params.parameter_steps[which];
+    if (found == nullptr) return;
+    if (is_stored_as_x(which)) {
+      static_cast<T*>(found)[place] = narrow<T>(value);
+    } else {
+      static_cast<C*>(found)[place] = value;
+    }
+  }
+  __device__ __forceinline__ bool is_stored_as_x(ResidentParameter which) const {
+    return sizeof(T) < sizeof(C) && (params.narrow >> which & 1) != 0;
+  }
+
+  // The sum over a block, for the owners of channels. A warp's lanes give away half of their channels until each has one.
+  __device__ __forceinline__ void put_together(C (&values)[kOwn], C (&of_warps)[kWarps][kChannels]) const {
+    const int mine = threadIdx.x % kWarpSize, columns = channels / kOwn;
+    int distance = kWarpSize / 2;
+#pragma unroll
+    for (int half = kOwn / 2; half > 0; half /= 2) {
+      const bool is_upper = (mine & distance) != 0;
+#pragma unroll
+      for (int i = 0; i < half; ++i) {
+        const C given = is_upper ? values[i] : values[i + half], kept = is_upper ? values[i + half] : values[i];
+        values[i] = kept + __shfl_xor_sync(0xffffffffu, given, distance);
+      }
+      distance /= 2;
+    }
+#pragma unroll
+    for (int left = kShare / 2; left > 0; left /= 2) {
+      if (left >= columns) values[0] += __shfl_xor_sync(0xffffffffu, values[0], left);
+    }
+    if (mine % kShare < columns) of_warps[threadIdx.x / kWarpSize][mine % kShare * kOwn + mine / kShare] = values[0];
+  }
+  __device__ __forceinline__ C total(const C (&of_warps)[kWarps][kChannels]) const {
+    C sum = C(0);
+    for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarpSize; ++warp) sum += of_warps[warp][threadIdx.x];
+    return sum;
+  }
+
+  // What an owner has found, to the owners of its channel in all blocks; then visit(what) for that of each block, in their order.
+  template <typename Visit>
+  __device__ __forceinline__ void exchange(const C (&found)[kLines], const Visit& visit) const {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const uint4 bits{__float_as_uint(found[0]), __float_as_uint(found[1]), __float_as_uint(found[2]), 0};
+      store_in_block(block, shared.parts[rank][threadIdx.x], bits, shared.exchanged);
+    }
+    wait(shared.exchanged, 0);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const uint4 bits = shared.parts[block][threadIdx.x];
+      visit({__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z)});
+    }
+  }
+  __device__ __forceinline__ void begin_to_exchange() const {
+    if constexpr (kBlocks > 1) {
+      if (threadIdx.x == 0) {
+        make_barrier(shared.exchanged, 1);
+        arrive_expecting(shared.exchanged, static_cast<uint32>(kBlocks * channels * sizeof(uint4)));
+        publish_barriers();
+      }
+      __syncthreads();
+      arrive_in_cluster();
+    }
+  }
+  // All threads: what others write into this block's memory may come, and what this one writes into theirs.
+  __device__ __forceinline__ void meet_cluster() const {
+    if constexpr (kBlocks > 1) wait_for_cluster();
+  }
+
+  // Of a thread's own channels, what their owners have left.
+  __device__ __forceinline__ void read_line(int line, C (&values)[kOwn]) const {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) values[i] = shared.lines[line][column * kOwn + i];
+  }
+
+  // Write a vector of the output, whose values alpha is part of.
+  __device__ __forceinline__ void write(C (&values)[kWidth], int64 place) const {
+    auto* target = reinterpret_cast<Vector<T, kWidth>*>(static_cast<T*>(params.output) + place);
+    if (params.blend.beta != 0.0) {
+      const Vector<T, kWidth> old = *target;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) values[i] += static_cast<C>(params.blend.beta) * widen(old.at[i]);
+    }
+    Vector<T, kWidth> result;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) result.at[i] = narrow<T>(values[i]);
+    *target = result;
+  }
+};
+
+template <typename T, int kBytes, bool kLast, int kBlocks>
+__device__ void resident_forward(const ResidentParams& params) {
+  using Kernel = Resident<T, kBytes, kLast, kBlocks>;
+  using C = Compute<T>;
+  constexpr int kWidth = Kernel::kWidth, kOwn = Kernel::kOwn, kVectors = Kernel::kVectors;
+  __shared__ typename Kernel::Shared shared;
+  let_next_start();
+  const Kernel kernel(params, shared);
+  kernel.begin_to_exchange();
+  wait_for_previous();
+  typename Kernel::Elements x[kVectors], z[kVectors];
+  kernel.load(x, params.x);
+  if (params.z != nullptr) kernel.load(z, params.z);
+  C scale = C(1), bias = C(0);
+  if (kernel.is_owner()) {
+    scale = kernel.parameter(kOfScale, kernel.owned(), C(1));
+    bias = kernel.parameter(kOfBias, kernel.owned(), C(0));
+  }
+  const C count = static_cast<C>((kernel.end - kernel.begin) * (kWidth / kOwn)), share = C(1) / max(count, C(1));
+  C sums[kOwn] = {};
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) {  // zeros where there is nothing
+    C values[kWidth];
+    x[k].widen_into(values);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums[i % kOwn] += values[i];
+  }
+  kernel.put_together(sums, shared.of_warps[0]);
+  __syncthreads();
+  if (kernel.is_owner()) shared.lines[0][threadIdx.x] = kernel.total(shared.of_warps[0]) * share;
+  __syncthreads();
+  C centre[kOwn];
+  kernel.read_line(0, centre);
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) sums[i] = C(0);
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) {
+    if (!kernel.has(k)) continue;
+    C values[kWidth];
+    x[k].widen_into(values);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums[i % kOwn] += (values[i] - centre[i % kOwn]) * (values[i] - centre[i % kOwn]);
+  }
+  kernel.put_together(sums, shared.of_warps[1]);
+  kernel.meet_cluster();
+  __syncthreads();
+  if (kernel.is_owner()) {
+    Moments<C> moments{shared.lines[0][threadIdx.x], kernel.total(shared.of_warps[1]), count};
+    if constexpr (kBlocks > 1) {
+      const C found[3] = {moments.mean, moments.squares, moments.count};
+      moments = {};
+      kernel.exchange(found, [&](const C(&part)[3]) { moments = moments.merged({part[0], part[1], part[2]}); });
+    }
+    const C inv_std = C(1) / sqrt(moments.squares / moments.count + static_cast<C>(params.epsilon)), factor = inv_std * scale;
+    // Of 16 bits y is a line of x with the roundings of channels.cuh, by which a gradient finds out where y > 0.
+    shared.lines[0][threadIdx.x] = sizeof(T) == 2 ? C(0) : moments.mean;
+    shared.lines[1][threadIdx.x] = factor;
+    shared.lines[2][threadIdx.x] = sizeof(T) == 2 ? bias - moments.mean * factor : bias;
+    if (kernel.rank == 0) {
+      const int64 channel = kernel.owned();
+      kernel.write_parameter(kOfMean, channel, moments.mean);
+      kernel.write_parameter(kOfInvStd, channel, inv_std);
+      if (params.parameters[kNewOne] != nullptr) {
+        const C fresh = static_cast<C>(params.momentum), kept = static_cast<C>(1.0 - params.momentum);
+        const C unbiased = moments.squares / (moments.count - C(1));
+        kernel.write_parameter(kNewOne, channel, kept * kernel.parameter(kOldOne, channel, C(0)) + fresh * moments.mean);
+        kernel.write_parameter(kNewTwo, channel, kept * kernel.parameter(kOldTwo, channel, C(0)) + fresh * unbiased);
+      }
+    }
+  }
+  __syncthreads();
+  C factor[kOwn], added[kOwn];
+  kernel.read_line(0, centre);
+  kernel.read_line(1, factor);
+  kernel.read_line(2, added);
+  const C alpha = static_cast<C>(params.blend.alpha), floor = params.rectifies ? C(0) : -C(INFINITY);
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) {
+    if (!kernel.has(k)) continue;
+    C values[kWidth], addends[kWidth];
+    x[k].widen_into(values);
+    z[k].widen_into(addends);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      C value = factor[i % kOwn] * (values[i] - centre[i % kOwn]) + added[i % kOwn];
+      if (params.z != nullptr) value += addends[i];
+      values[i] = alpha * (value < floor ? floor : value);  // NaN stays NaN
+    }
+    kernel.write(values, kernel.at(k));
+  }
+}
+
+template <typename T, int kBytes, bool kLast, int kBlocks>
+__device__ void resident_backward(const ResidentParams& params) {
+  using Kernel = Resident<T, kBytes, kLast, kBlocks>;
+  using C = Compute<T>;
+  constexpr int kWidth = Kernel::kWidth, kOwn = Kernel::kOwn, kPairs = Kernel::kPairs;
+  __shared__ typename Kernel::Shared shared;
+  let_next_start();
+  const Kernel kernel(params, shared);
+  kernel.begin_to_exchange();
+  wait_for_previous();
+  typename Kernel::Elements x[kPairs], dy[kPairs];
+  kernel.load(x, params.x);
+  kernel.load(dy, params.dy);
+  C mean[kOwn], scale = C(1), inv_std = C(1);
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) mean[i] = kernel.parameter(kOfMean, kernel.first + kernel.column * kOwn + i, C(0));
+  if (kernel.is_owner()) {
+    scale = kernel.parameter(kOfScale, kernel.owned(), C(1));
+    inv_std = kernel.parameter(kOfInvStd, kernel.owned(), C(1));
+  }
+  if (params.y != nullptr) {
+    typename Kernel::Elements y[kPairs];
+    kernel.load(y, params.y);
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      C values[kWidth];
+      y[k].widen_into(values);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        T& place = reinterpret_cast<T*>(&dy[k].word)[i];
+        place = values[i] > C(0) ? place : T{};
+      }
+    }
+  }
+  if (params.z != nullptr) {
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      using Word = decltype(dy[k].word);
+      if (kernel.has(k)) *reinterpret_cast<Word*>(static_cast<T*>(params.z) + kernel.at(k)) = dy[k].word;
+    }
+  }
+  C plain[kOwn] = {}, weighted[kOwn] = {};
+#pragma unroll
+  for (int k = 0; k < kPairs; ++k) {
+    if (!kernel.has(k)) continue;
+    C values[kWidth], weights[kWidth];
+    x[k].widen_into(values);
+    dy[k].widen_into(weights);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      plain[i % kOwn] += weights[i];
+      weighted[i % kOwn] += weights[i] * (values[i] - mean[i % kOwn]);
+    }
+  }
+  kernel.put_together(plain, shared.of_warps[0]);
+  kernel.put_together(weighted, shared.of_warps[1]);
+  kernel.meet_cluster();
+  __syncthreads();
+  if (kernel.is_owner()) {
+    Sums<C> sums{kernel.total(shared.of_warps[0]), kernel.total(shared.of_warps[1]) * inv_std};
+    if constexpr (kBlocks > 1) {
+      const C found[3] = {sums.plain, sums.normalized, C(0)};
+      sums = {};
+      kernel.exchange(found, [&](const C(&part)[3]) { sums = sums.merged({part[0], part[1]}); });
+    }
+    const C factor = inv_std * scale, share = C(1) / static_cast<C>(params.vectors * (kWidth / kOwn));
+    shared.lines[0][threadIdx.x] = factor;
+    shared.lines[1][threadIdx.x] = sums.normalized * (share * factor) * inv_std;
+    shared.lines[2][threadIdx.x] = sums.plain * (share * factor);
+    if (kernel.rank == 0) {
+      const C alpha = static_cast<C>(params.parameter_alpha), beta = static_cast<C>(params.parameter_beta);
+      const auto write = [&](ResidentParameter to, ResidentParameter old, C value) {
+        value *= alpha;
+        if (params.parameters[old] != nullptr) value += beta * kernel.parameter(old, kernel.owned(), C(0));
+        kernel.write_parameter(to, kernel.owned(), value);
+      };
+      write(kNewOne, kOldOne, sums.normalized);
+      write(kNewTwo, kOldTwo, sums.plain);
+    }
+  }
+  __syncthreads();
+  C a[kOwn], b[kOwn], c[kOwn];
+  kernel.read_line(0, a);
+  kernel.read_line(1, b);
+  kernel.read_line(2, c);
+  const C alpha = static_cast<C>(params.blend.alpha);
+#pragma unroll
+  for (int k = 0; k < kPairs; ++k) {
+    if (!kernel.has(k)) continue;
+    C values[kWidth], weights[kWidth];
+    x[k].widen_into(values);
+    dy[k].widen_into(weights);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const int own = i % kOwn;
+      values[i] = alpha * (a[own] * weights[i] - b[own] * (values[i] - mean[own]) - c[own]);
+    }
+    kernel.write(values, kernel.at(k));
+  }
+}
+
+}  // namespace dnncore
