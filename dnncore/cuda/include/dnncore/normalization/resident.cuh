@@ -50,6 +50,11 @@ struct ResidentParams {
   int32 rectifies;
 };
 
+// Between two passes over registers: the compiler, which would keep elements of 16 bits as it has widened them, in twice as many
+// registers, may not know that they are the same.
+__device__ __forceinline__ void forget_widened(uint2& word) { asm("" : "+r"(word.x), "+r"(word.y)); }
+__device__ __forceinline__ void forget_widened(uint4& word) { asm("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w)); }
+
 // kBytes is what a thread reads at once; kLast is of channels-last tensors, whose vectors are of kWidth channels; kBlocks have a channel
 // together.
 template <typename T, int kBytes, bool kLast, int kBlocks>
@@ -61,12 +66,12 @@ struct Resident {
   static constexpr int kWarps = kResidentThreads / kWarpSize, kShare = kWarpSize / kOwn;
   static constexpr int kVectors = 8;               // forward; _VECTORS in resident.py
   static constexpr int kPairs = kLast ? 4 : 8;     // backward; _PAIRS there
-  static constexpr int kLines = 3;
+  static constexpr int kNumbers = 3;  // that an owner tells others
   using Elements = Loaded<T, kWidth>;
 
   struct Shared {
     C of_warps[2][kWarps][kChannels];
-    C lines[kLines][kChannels];
+    C lines[kNumbers + 1][kChannels];
     uint4 parts[kBlocks][kChannels];
     Mbarrier exchanged;
   };
@@ -108,6 +113,14 @@ struct Resident {
   __device__ __forceinline__ void load(Elements (&found)[kNumber], const void* from) const {
 #pragma unroll
     for (int k = 0; k < kNumber; ++k) found[k].load_if(has(k), static_cast<const T*>(from) + at(k));
+  }
+
+  template <int kNumber>
+  __device__ __forceinline__ static void keep_narrow(Elements (&kept)[kNumber]) {
+    if constexpr (sizeof(T) == 2) {
+#pragma unroll
+      for (int k = 0; k < kNumber; ++k) forget_widened(kept[k].word);
+    }
   }
 
   // Of a channel; `otherwise` where there is no such parameter.
@@ -159,7 +172,7 @@ struct Resident {
 
   // What an owner has found, to the owners of its channel in all blocks; then visit(what) for that of each block, in their order.
   template <typename Visit>
-  __device__ __forceinline__ void exchange(const C (&found)[kLines], const Visit& visit) const {
+  __device__ __forceinline__ void exchange(const C (&found)[kNumbers], const Visit& visit) const {
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
       const uint4 bits{__float_as_uint(found[0]), __float_as_uint(found[1]), __float_as_uint(found[2]), 0};
@@ -188,7 +201,13 @@ struct Resident {
     if constexpr (kBlocks > 1) wait_for_cluster();
   }
 
-  // Of a thread's own channels, what their owners have left.
+  // What an owner leaves for the threads of its channel. Of planes the compiler reads all of it by one instruction, which is four numbers.
+  __device__ __forceinline__ void leave(C one, C two, C three) const {
+    shared.lines[0][threadIdx.x] = one;
+    shared.lines[1][threadIdx.x] = two;
+    shared.lines[2][threadIdx.x] = three;
+    if (!kLast) shared.lines[3][threadIdx.x] = C(0);
+  }
   __device__ __forceinline__ void read_line(int line, C (&values)[kOwn]) const {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) values[i] = shared.lines[line][column * kOwn + i];
@@ -242,6 +261,7 @@ __device__ void resident_forward(const ResidentParams& params) {
   __syncthreads();
   C centre[kOwn];
   kernel.read_line(0, centre);
+  kernel.keep_narrow(x);
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) sums[i] = C(0);
 #pragma unroll
@@ -258,15 +278,14 @@ __device__ void resident_forward(const ResidentParams& params) {
   if (kernel.is_owner()) {
     Moments<C> moments{shared.lines[0][threadIdx.x], kernel.total(shared.of_warps[1]), count};
     if constexpr (kBlocks > 1) {
-      const C found[3] = {moments.mean, moments.squares, moments.count};
+      const C found[Kernel::kNumbers] = {moments.mean, moments.squares, moments.count};
       moments = {};
-      kernel.exchange(found, [&](const C(&part)[3]) { moments = moments.merged({part[0], part[1], part[2]}); });
+      kernel.exchange(found, [&](const C(&part)[Kernel::kNumbers]) { moments = moments.merged({part[0], part[1], part[2]}); });
     }
     const C inv_std = C(1) / sqrt(moments.squares / moments.count + static_cast<C>(params.epsilon)), factor = inv_std * scale;
     // Of 16 bits y is a line of x with the roundings of channels.cuh, by which a gradient finds out where y > 0.
-    shared.lines[0][threadIdx.x] = sizeof(T) == 2 ? C(0) : moments.mean;
-    shared.lines[1][threadIdx.x] = factor;
-    shared.lines[2][threadIdx.x] = sizeof(T) == 2 ? bias - moments.mean * factor : bias;
+    const bool is_line = sizeof(T) == 2;
+    kernel.leave(is_line ? C(0) : moments.mean, factor, is_line ? bias - moments.mean * factor : bias);
     if (kernel.rank == 0) {
       const int64 channel = kernel.owned();
       kernel.write_parameter(kOfMean, channel, moments.mean);
@@ -284,6 +303,7 @@ __device__ void resident_forward(const ResidentParams& params) {
   kernel.read_line(0, centre);
   kernel.read_line(1, factor);
   kernel.read_line(2, added);
+  kernel.keep_narrow(x);
   const C alpha = static_cast<C>(params.blend.alpha), floor = params.rectifies ? C(0) : -C(INFINITY);
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
@@ -362,14 +382,12 @@ __device__ void resident_backward(const ResidentParams& params) {
   if (kernel.is_owner()) {
     Sums<C> sums{kernel.total(shared.of_warps[0]), kernel.total(shared.of_warps[1]) * inv_std};
     if constexpr (kBlocks > 1) {
-      const C found[3] = {sums.plain, sums.normalized, C(0)};
+      const C found[Kernel::kNumbers] = {sums.plain, sums.normalized, C(0)};
       sums = {};
-      kernel.exchange(found, [&](const C(&part)[3]) { sums = sums.merged({part[0], part[1]}); });
+      kernel.exchange(found, [&](const C(&part)[Kernel::kNumbers]) { sums = sums.merged({part[0], part[1]}); });
     }
     const C factor = inv_std * scale, share = C(1) / static_cast<C>(params.vectors * (kWidth / kOwn));
-    shared.lines[0][threadIdx.x] = factor;
-    shared.lines[1][threadIdx.x] = sums.normalized * (share * factor) * inv_std;
-    shared.lines[2][threadIdx.x] = sums.plain * (share * factor);
+    kernel.leave(factor, sums.normalized * (share * factor) * inv_std, sums.plain * (share * factor));
     if (kernel.rank == 0) {
       const C alpha = static_cast<C>(params.parameter_alpha), beta = static_cast<C>(params.parameter_beta);
       const auto write = [&](ResidentParameter to, ResidentParameter old, C value) {
@@ -386,6 +404,8 @@ __device__ void resident_backward(const ResidentParams& params) {
   kernel.read_line(0, a);
   kernel.read_line(1, b);
   kernel.read_line(2, c);
+  kernel.keep_narrow(x);
+  kernel.keep_narrow(dy);
   const C alpha = static_cast<C>(params.blend.alpha);
 #pragma unroll
   for (int k = 0; k < kPairs; ++k) {
