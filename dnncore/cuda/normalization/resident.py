@@ -162,13 +162,12 @@ class Resident:
             return f"x is of {problem.x.dtype.value}; its sums are of 32 bits"
         if not problem.x.size:
             return "x is empty"
-        shapes = list(_Shape.all_of(problem, figures))
-        if not shapes:
+        shape = _fastest(problem, figures)
+        if shape is None:
             return (
                 f"channels of x {problem.x} are no whole vectors that lie alike in all operands, or have more elements "
                 f"than the registers of {max(_EXCHANGE_SECONDS)} blocks keep"
             )
-        shape = min(shapes, key=lambda one: one.seconds(problem, figures))
         anywhere = next(
             offer for offer in (way.offer(problem, figures) for way in self._anywhere) if isinstance(offer, Offer)
         )
@@ -183,6 +182,11 @@ class Resident:
     @property
     def _anywhere(self) -> tuple[GroupStatistics, ...]:
         return GroupStatistics("parts", self.direction), GroupStatistics("whole", self.direction)
+
+
+def _fastest(problem: _Problem, figures: DeviceFigures) -> _Shape | None:
+    """By estimate; None where no blocks can keep their part of a channel."""
+    return min(_Shape.all_of(problem, figures), key=lambda one: one.seconds(problem, figures), default=None)
 
 
 def _threads(vectors: int) -> int:
