@@ -26,7 +26,8 @@ Problem = BatchNormForwardProblem | BatchNormBackwardProblem
 class Maps:
     """What is normalised, and by which kernel: of clusters of so many blocks, each with so many packs of channels.
 
-    Elements of a channel are as many as leave the last block fewer than the others, and threads fewer than others.
+    Elements of a channel are as many as leave the last block fewer than the others, and threads fewer than others. Blocks have few
+    threads, so that not so many elements are more than they keep.
     """
 
     kernel: str
@@ -76,11 +77,16 @@ MAPS = (
     Maps("planes_halves", 1, (3, 2, 2, 6), "bfloat16", narrow=True),
     Maps("planes_halves", 2, (5, 2, 6, 10), "bfloat16"),
     Maps("planes_halves", 8, (7, 2, 14, 14), "bfloat16"),
+    Maps("planes", 8, (11, 2, 58, 58)),
+    Maps("planes", 8, (9, 2, 56, 68), "float16"),
+    Maps("planes", 8, (6, 2, 80, 81), "bfloat16", narrow=True),
+    Maps("planes_halves", 8, (12, 2, 38, 38), "float16"),
+    Maps("planes_halves", 8, (9, 2, 42, 46), "bfloat16"),
     Maps("last", 1, (3, 8, 5, 7), columns=2),
     Maps("last", 2, (3, 12, 9, 11)),
     Maps("last", 8, (5, 8, 9, 11), columns=2),
     Maps("last", 1, (3, 24, 5, 7), "float16"),
-    Maps("last", 2, (3, 16, 9, 11), "float16", columns=2, narrow=True),
+    Maps("last", 2, (3, 16, 9, 9), "float16", columns=2, narrow=True),
     Maps("last", 8, (5, 8, 9, 11), "float16"),
     Maps("last", 1, (3, 16, 5, 7), "bfloat16", columns=2),
     Maps("last", 2, (3, 8, 9, 11), "bfloat16"),
@@ -94,7 +100,9 @@ KERNELS = {maps.entry(direction) for maps in MAPS for direction in ("forward", "
 @pytest.mark.cuda
 @pytest.mark.parametrize("what", ["", "relu", "add-relu"])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("maps", MAPS, ids=lambda maps: f"{maps.kernel}-{maps.dtype}-by-{maps.blocks}")
+@pytest.mark.parametrize(
+    "maps", MAPS, ids=lambda maps: f"{maps.kernel}-{maps.dtype}-{maps.shape[0]}x{maps.shape[2]}x{maps.shape[3]}-by-{maps.blocks}"
+)
 def test_blocks_of_a_cluster_have_a_channel_together(
     maps: Maps, direction: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +111,7 @@ def test_blocks_of_a_cluster_have_a_channel_together(
         return next(one for one in resident._Shape.all_of(problem, figures) if (one.blocks, one.columns) == wanted)
 
     monkeypatch.setattr(resident, "_fastest", forced)
+    monkeypatch.setattr(resident, "_threads", lambda _vectors: 64)
     problem = maps.problem(direction, what)
     (choice,) = _prepared(problem)
     (call,) = choice.aligned
@@ -130,6 +139,17 @@ def test_small_maps_take_one_launch(direction: str, layout: str) -> None:
     assert len(choice.aligned) == 1
 
 
+def test_planes_that_no_cluster_keeps_are_read_in_turns() -> None:
+    problem = Maps("planes", 8, (64, 64, 112, 112)).problem("forward")
+    shape = resident._fastest(problem, H200)
+    assert shape is not None
+    assert 0 < shape.kept(problem) < shape.part
+    (choice,) = _prepared(problem)
+    assert [call.unit.entry for call in choice.aligned if isinstance(call, KernelCall)] == [
+        "normalization_resident_forward_float_planes_by_8"
+    ]
+
+
 def test_vectors_are_of_half_the_bytes_where_planes_are_no_more() -> None:
     (choice,) = _prepared(Maps("planes_halves", 1, (64, 64, 14, 14), "float16").problem("forward"))
     assert {multiple for _, multiple in choice.alignments} == {8}
@@ -138,7 +158,7 @@ def test_vectors_are_of_half_the_bytes_where_planes_are_no_more() -> None:
 def test_without_clusters_a_block_keeps_a_channel() -> None:
     small, large = (Maps("planes", 1, (batch, 64, 14, 14)).problem("forward") for batch in (64, 128))
     assert isinstance(Resident("forward").offer(small, A100), Offer)
-    assert isinstance(Resident("forward").offer(large, H200), Offer)
+    assert isinstance(Resident("forward").offer(large, H200), Offer)  # several blocks keep it together
     assert "registers" in str(Resident("forward").offer(large, A100))
 
 
@@ -147,7 +167,7 @@ def test_without_clusters_a_block_keeps_a_channel() -> None:
     [
         (Maps("planes", 1, (2, 3, 4, 4), "float64").problem("forward"), "float64"),
         (Maps("planes", 1, (0, 3, 4, 4)).problem("forward"), "empty"),
-        (Maps("planes", 1, (64, 64, 112, 112)).problem("forward"), "registers"),
+        (Maps("last", 1, (64, 64, 112, 112)).problem("forward"), "registers"),
         (Maps("planes", 1, (2, 3, 5, 5), "float16").problem("backward"), "vectors"),
         (Maps("last", 1, (2, 13, 5, 5), "float16").problem("backward"), "vectors"),
     ],

@@ -43,11 +43,18 @@ _HALF_A_SECTOR = 2
 _EXCHANGE_SECONDS = {1: 0.0, 2: 0.5e-6, 8: 1e-6}
 """By the blocks of a cluster: what it takes until they have told each other what they found. Assumed, not measured on a GPU."""
 
+_MOST_BLOCKS = max(_EXCHANGE_SECONDS)
+"""Of a cluster, whose kernels can read planes in turns; kMostBlocks in resident.cuh."""
+
 _BYTES_PER_CLOCK = 40
 """Of a multiprocessor, in and out. Assumed, not measured on a GPU."""
 
-_OF_MEMORY_RATE = 0.5
-"""Assumed, not measured on a GPU: a multiprocessor has one block, which reads, adds up and writes in turn."""
+_OF_MEMORY_RATE, _OF_MEMORY_RATE_IN_TURNS = 0.5, 0.7
+"""Of more blocks than there are multiprocessors. Assumed, not measured on a GPU: a multiprocessor has one block, which reads, adds up
+and writes one after the other; for the longer, the more turns there are."""
+
+_OF_CACHE = 0.6
+"""Of the second-level cache, what holds elements until they are read again. Assumed, not measured on a GPU."""
 
 _CLUSTERS = "sm_90a"
 """What there are clusters on, of the architectures that kernels are built for."""
@@ -112,9 +119,14 @@ class _Shape:
         """Of a channel, or pack of channels."""
         return self.partition.element_packs
 
+    @property
+    def part(self) -> int:
+        """Of those, a block's."""
+        return -(-self.vectors // self.blocks)
+
     @classmethod
     def all_of(cls, problem: _Problem, figures: DeviceFigures) -> Iterator[_Shape]:
-        """Those whose blocks can keep their part of a channel."""
+        """Those whose blocks can keep their part of a channel, or read planes in turns."""
         itemsize = problem.x.dtype.itemsize
         for vector_bytes in (PACK_BYTES, PACK_BYTES // 2):
             partition = Partition.of(cut_of(problem), operands_of(problem), figures, vector_bytes)
@@ -123,25 +135,35 @@ class _Shape:
             is_last = partition.packs_groups
             if vector_bytes < PACK_BYTES and (is_last or itemsize != 2):  # there are no such kernels
                 continue
-            most = _VECTORS if isinstance(problem, BatchNormForwardProblem) else _PAIRS[is_last]
             for columns in _COLUMNS if is_last else (1,):
                 for blocks in _EXCHANGE_SECONDS if figures.architecture == _CLUSTERS else (1,):
-                    part = -(-partition.element_packs // blocks)
-                    threads = _threads(part * columns)
-                    if part * columns <= threads * most and partition.group_packs % columns == 0:
-                        yield cls(partition, vector_bytes, columns, blocks, threads)
+                    vectors = columns * -(-partition.element_packs // blocks)
+                    shape = cls(partition, vector_bytes, columns, blocks, _threads(vectors))
+                    fits = shape.kept(problem) == shape.part or (blocks == _MOST_BLOCKS and not is_last)
+                    if fits and partition.group_packs % columns == 0:
+                        yield shape
             return
+
+    def kept(self, problem: _Problem) -> int:
+        """Of a block's vectors, those that stay in registers."""
+        is_forward = isinstance(problem, BatchNormForwardProblem)
+        most = _VECTORS if is_forward else _PAIRS[self.partition.packs_groups]
+        return min(self.threads // self.columns * most, self.part)
 
     def seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
         """Estimated time of the launch."""
-        nbytes = operand_bytes(problem)
-        of_memory = figures.bytes_per_second
+        nbytes, of_memory = operand_bytes(problem), figures.bytes_per_second
         if self.grid > figures.multiprocessors:
-            of_memory *= _OF_MEMORY_RATE
+            of_memory *= _OF_MEMORY_RATE_IN_TURNS if self.kept(problem) < self.part else _OF_MEMORY_RATE
+        read = sum(tensor.nbytes for tensor in problem.inputs if tensor.shape == problem.x.shape)
+        at_once = read * min(self.grid, figures.multiprocessors) / self.grid  # of the channels that are under way
+        lost = max(1 - _OF_CACHE * figures.l2_bytes / at_once, 0.0)
+        again = read * (1 - self.kept(problem) / self.part)
+        nbytes += round(again * lost)
         is_half = self.partition.packs_groups and self.columns * self.vector_bytes < _COLUMNS[-1] * PACK_BYTES
         busy = min(self.grid, figures.multiprocessors)
         of_blocks = busy * _BYTES_PER_CLOCK * figures.clock_hz / (_HALF_A_SECTOR if is_half else 1)
-        moving = nbytes / min(of_memory, of_blocks)
+        moving = max(nbytes / of_memory, (nbytes + again * (1 - lost)) / of_blocks)
         return figures.launch_seconds + _EXCHANGE_SECONDS[self.blocks] + moving
 
 
@@ -166,7 +188,7 @@ class Resident:
         if shape is None:
             return (
                 f"channels of x {problem.x} are no whole vectors that lie alike in all operands, or have more elements "
-                f"than the registers of {max(_EXCHANGE_SECONDS)} blocks keep"
+                f"than the registers of {_MOST_BLOCKS} blocks keep"
             )
         anywhere = next(
             offer for offer in (way.offer(problem, figures) for way in self._anywhere) if isinstance(offer, Offer)
@@ -209,7 +231,7 @@ def _prepare(problem: _Problem, figures: DeviceFigures, direction: str, shape: _
         outer=strides[0] if len(strides) > 1 else 0,
         inner=strides[-1] * width,
         vectors=shape.vectors,
-        part=-(-shape.vectors // shape.blocks),
+        part=shape.part,
         columns=shape.columns,
         narrow=sum(1 << one for one, operand in parameters.items() if operands[operand].dtype is not dtype.compute),
         rectifies=problem.activation is not None,

@@ -1,7 +1,7 @@
-// Batch normalisation in training of maps that are small: one launch, in which a block, or a cluster of blocks, has all elements of a
-// channel (channels-last, of up to two packs of channels) in its threads' registers. x, and dy, are read once; the kernels of forward.cuh
-// and backward.cuh, which read them twice in three launches or leave most multiprocessors idle, take three times as long where a launch
-// is most of what there is.
+// Batch normalisation in training in one launch, in which a block, or a cluster of blocks, has all elements of a channel (of
+// channels-last tensors, of up to two packs of channels), in its threads' registers where they fit. x, and dy, are read once; the
+// kernels of forward.cuh and backward.cuh, which read them twice in three launches or leave most multiprocessors idle, take three
+// times as long where a launch is most of what there is.
 //
 //    block 0   vectors 0 ... p-1     of the channel --> sums, of registers --+--> parts, in both blocks' shared memory --> y, from registers
 //    block 1   vectors p ... 2p-1                   --> sums               --+
@@ -10,6 +10,10 @@
 // are `owners`, each of a channel: they put together what warps and blocks have found, and tell the others what a channel's elements are
 // multiplied by. The mean is taken first and the squared distances from it in a second pass over registers. The order of all sums
 // depends on the launch alone.
+//
+// Planes that are too large for that are read in turns by the largest clusters, of which each thread keeps one; the others are read
+// again, the last ones first. Of a few channels at a time they are in the second-level cache still, where a launch of its own, over all
+// channels, would find nothing. Squared distances are then from the mean of what is kept, and brought to that of all afterwards.
 #pragma once
 
 #include "dnncore/common/loaded.cuh"
@@ -20,6 +24,7 @@
 namespace dnncore {
 
 constexpr int kResidentThreads = 512;  // most of a block; _THREADS in resident.py
+constexpr int kMostBlocks = 8;         // of a cluster
 
 // Mirrored by _Parameter in dnncore/cuda/normalization/resident.py: what a channel has one value of. Of the last four, forward takes
 // running mean and variance, backward the gradients of scale and bias.
@@ -67,6 +72,7 @@ struct Resident {
   static constexpr int kVectors = 8;               // forward; _VECTORS in resident.py
   static constexpr int kPairs = kLast ? 4 : 8;     // backward; _PAIRS there
   static constexpr int kNumbers = 3;  // that an owner tells others
+  static constexpr bool kStreams = !kLast && kBlocks == kMostBlocks;
   using Elements = Loaded<T, kWidth>;
 
   struct Shared {
@@ -109,10 +115,22 @@ struct Resident {
     return (first + column * kOwn) * params.step + (split.quotient * params.outer + split.remainder * params.inner);
   }
 
+  // Of a thread's vectors, kNumber from the start-th on.
   template <int kNumber>
-  __device__ __forceinline__ void load(Elements (&found)[kNumber], const void* from) const {
+  __device__ __forceinline__ void load(Elements (&found)[kNumber], const void* from, int start = 0) const {
 #pragma unroll
-    for (int k = 0; k < kNumber; ++k) found[k].load_if(has(k), static_cast<const T*>(from) + at(k));
+    for (int k = 0; k < kNumber; ++k) found[k].load_if(has(start + k), static_cast<const T*>(from) + at(start + k));
+  }
+
+  // Elements of each channel that the block has, and how many of them it keeps; in turns of so many vectors a thread.
+  __device__ __forceinline__ int elements() const { return (end - begin) * (kWidth / kOwn); }
+  template <int kNumber>
+  __device__ __forceinline__ int kept() const {
+    return kStreams ? min(end - begin, lanes * kNumber) * (kWidth / kOwn) : elements();
+  }
+  template <int kNumber>
+  __device__ __forceinline__ int turns() const {
+    return kStreams ? max((end - begin + lanes * kNumber - 1) / (lanes * kNumber), 1) : 1;
   }
 
   template <int kNumber>
@@ -246,7 +264,7 @@ __device__ void resident_forward(const ResidentParams& params) {
     scale = kernel.parameter(kOfScale, kernel.owned(), C(1));
     bias = kernel.parameter(kOfBias, kernel.owned(), C(0));
   }
-  const C count = static_cast<C>((kernel.end - kernel.begin) * (kWidth / kOwn)), share = C(1) / max(count, C(1));
+  const C kept = static_cast<C>(kernel.template kept<kVectors>());
   C sums[kOwn] = {};
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {  // zeros where there is nothing
@@ -257,7 +275,7 @@ __device__ void resident_forward(const ResidentParams& params) {
   }
   kernel.put_together(sums, shared.of_warps[0]);
   __syncthreads();
-  if (kernel.is_owner()) shared.lines[0][threadIdx.x] = kernel.total(shared.of_warps[0]) * share;
+  if (kernel.is_owner()) shared.lines[0][threadIdx.x] = kernel.total(shared.of_warps[0]) / max(kept, C(1));
   __syncthreads();
   C centre[kOwn];
   kernel.read_line(0, centre);
@@ -272,11 +290,36 @@ __device__ void resident_forward(const ResidentParams& params) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) sums[i % kOwn] += (values[i] - centre[i % kOwn]) * (values[i] - centre[i % kOwn]);
   }
+  if constexpr (Kernel::kStreams) {  // of what is not kept, distances from the mean of what is
+    C distances[kOwn] = {};
+    for (int turn = 1; turn < kernel.template turns<kVectors>(); ++turn) {
+      typename Kernel::Elements passing[kVectors];
+      kernel.load(passing, params.x, turn * kVectors);
+#pragma unroll
+      for (int k = 0; k < kVectors; ++k) {
+        if (!kernel.has(turn * kVectors + k)) continue;
+        C values[kWidth];
+        passing[k].widen_into(values);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          const C distance = values[i] - centre[0];
+          distances[0] += distance;
+          sums[0] += distance * distance;
+        }
+      }
+    }
+    kernel.put_together(distances, shared.of_warps[0]);
+  }
   kernel.put_together(sums, shared.of_warps[1]);
   kernel.meet_cluster();
   __syncthreads();
   if (kernel.is_owner()) {
-    Moments<C> moments{shared.lines[0][threadIdx.x], kernel.total(shared.of_warps[1]), count};
+    Moments<C> moments{shared.lines[0][threadIdx.x], kernel.total(shared.of_warps[1]), static_cast<C>(kernel.elements())};
+    if constexpr (Kernel::kStreams) {
+      const C plain = kernel.total(shared.of_warps[0]), apart = plain / max(moments.count, C(1)), left = moments.squares - plain * apart;
+      moments.mean += apart;
+      moments.squares = left < C(0) ? C(0) : left;  // NaN stays
+    }
     if constexpr (kBlocks > 1) {
       const C found[Kernel::kNumbers] = {moments.mean, moments.squares, moments.count};
       moments = {};
@@ -305,12 +348,11 @@ __device__ void resident_forward(const ResidentParams& params) {
   kernel.read_line(2, added);
   kernel.keep_narrow(x);
   const C alpha = static_cast<C>(params.blend.alpha), floor = params.rectifies ? C(0) : -C(INFINITY);
-#pragma unroll
-  for (int k = 0; k < kVectors; ++k) {
-    if (!kernel.has(k)) continue;
+  const auto write = [&](int k, const typename Kernel::Elements& of_x, const typename Kernel::Elements& of_z) {
+    if (!kernel.has(k)) return;
     C values[kWidth], addends[kWidth];
-    x[k].widen_into(values);
-    z[k].widen_into(addends);
+    of_x.widen_into(values);
+    of_z.widen_into(addends);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       C value = factor[i % kOwn] * (values[i] - centre[i % kOwn]) + added[i % kOwn];
@@ -318,6 +360,16 @@ __device__ void resident_forward(const ResidentParams& params) {
       values[i] = alpha * (value < floor ? floor : value);  // NaN stays NaN
     }
     kernel.write(values, kernel.at(k));
+  };
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) write(k, x[k], z[k]);
+  if constexpr (Kernel::kStreams) {
+    for (int turn = kernel.template turns<kVectors>() - 1; turn > 0; --turn) {
+      kernel.load(x, params.x, turn * kVectors);
+      if (params.z != nullptr) kernel.load(z, params.z, turn * kVectors);
+#pragma unroll
+      for (int k = 0; k < kVectors; ++k) write(turn * kVectors + k, x[k], z[k]);
+    }
   }
 }
 
@@ -332,18 +384,13 @@ __device__ void resident_backward(const ResidentParams& params) {
   kernel.begin_to_exchange();
   wait_for_previous();
   typename Kernel::Elements x[kPairs], dy[kPairs];
-  kernel.load(x, params.x);
-  kernel.load(dy, params.dy);
-  C mean[kOwn], scale = C(1), inv_std = C(1);
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) mean[i] = kernel.parameter(kOfMean, kernel.first + kernel.column * kOwn + i, C(0));
-  if (kernel.is_owner()) {
-    scale = kernel.parameter(kOfScale, kernel.owned(), C(1));
-    inv_std = kernel.parameter(kOfInvStd, kernel.owned(), C(1));
-  }
-  if (params.y != nullptr) {
+  // From the first-th vector on, dy masked where a ReLU followed.
+  const auto load = [&](int first) {
+    kernel.load(x, params.x, first);
+    kernel.load(dy, params.dy, first);
+    if (params.y == nullptr) return;
     typename Kernel::Elements y[kPairs];
-    kernel.load(y, params.y);
+    kernel.load(y, params.y, first);
 #pragma unroll
     for (int k = 0; k < kPairs; ++k) {
       C values[kWidth];
@@ -354,25 +401,43 @@ __device__ void resident_backward(const ResidentParams& params) {
         place = values[i] > C(0) ? place : T{};
       }
     }
-  }
-  if (params.z != nullptr) {
+  };
+  load(0);
+  C mean[kOwn], scale = C(1), inv_std = C(1);
 #pragma unroll
-    for (int k = 0; k < kPairs; ++k) {
-      using Word = decltype(dy[k].word);
-      if (kernel.has(k)) *reinterpret_cast<Word*>(static_cast<T*>(params.z) + kernel.at(k)) = dy[k].word;
-    }
+  for (int i = 0; i < kOwn; ++i) mean[i] = kernel.parameter(kOfMean, kernel.first + kernel.column * kOwn + i, C(0));
+  if (kernel.is_owner()) {
+    scale = kernel.parameter(kOfScale, kernel.owned(), C(1));
+    inv_std = kernel.parameter(kOfInvStd, kernel.owned(), C(1));
   }
   C plain[kOwn] = {}, weighted[kOwn] = {};
+  const auto add_up = [&](int first) {
+    if (params.z != nullptr) {
 #pragma unroll
-  for (int k = 0; k < kPairs; ++k) {
-    if (!kernel.has(k)) continue;
-    C values[kWidth], weights[kWidth];
-    x[k].widen_into(values);
-    dy[k].widen_into(weights);
+      for (int k = 0; k < kPairs; ++k) {
+        using Word = decltype(dy[k].word);
+        if (kernel.has(first + k)) *reinterpret_cast<Word*>(static_cast<T*>(params.z) + kernel.at(first + k)) = dy[k].word;
+      }
+    }
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      plain[i % kOwn] += weights[i];
-      weighted[i % kOwn] += weights[i] * (values[i] - mean[i % kOwn]);
+    for (int k = 0; k < kPairs; ++k) {
+      if (!kernel.has(first + k)) continue;
+      C values[kWidth], weights[kWidth];
+      x[k].widen_into(values);
+      dy[k].widen_into(weights);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        plain[i % kOwn] += weights[i];
+        weighted[i % kOwn] += weights[i] * (values[i] - mean[i % kOwn]);
+      }
+    }
+  };
+  add_up(0);
+  const int turns = kernel.template turns<kPairs>();
+  if constexpr (Kernel::kStreams) {  // what is kept in the end is what came last
+    for (int turn = 1; turn < turns; ++turn) {
+      load(turn * kPairs);
+      add_up(turn * kPairs);
     }
   }
   kernel.put_together(plain, shared.of_warps[0]);
@@ -407,18 +472,27 @@ __device__ void resident_backward(const ResidentParams& params) {
   kernel.keep_narrow(x);
   kernel.keep_narrow(dy);
   const C alpha = static_cast<C>(params.blend.alpha);
+  const auto write = [&](int first) {
 #pragma unroll
-  for (int k = 0; k < kPairs; ++k) {
-    if (!kernel.has(k)) continue;
-    C values[kWidth], weights[kWidth];
-    x[k].widen_into(values);
-    dy[k].widen_into(weights);
+    for (int k = 0; k < kPairs; ++k) {
+      if (!kernel.has(first + k)) continue;
+      C values[kWidth], weights[kWidth];
+      x[k].widen_into(values);
+      dy[k].widen_into(weights);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const int own = i % kOwn;
-      values[i] = alpha * (a[own] * weights[i] - b[own] * (values[i] - mean[own]) - c[own]);
+      for (int i = 0; i < kWidth; ++i) {
+        const int own = i % kOwn;
+        values[i] = alpha * (a[own] * weights[i] - b[own] * (values[i] - mean[own]) - c[own]);
+      }
+      kernel.write(values, kernel.at(first + k));
     }
-    kernel.write(values, kernel.at(k));
+  };
+  write((turns - 1) * kPairs);
+  if constexpr (Kernel::kStreams) {
+    for (int turn = turns - 2; turn >= 0; --turn) {
+      load(turn * kPairs);
+      write(turn * kPairs);
+    }
   }
 }
 
