@@ -1,6 +1,7 @@
 """Normalisations on CUDA: with statistics over groups of elements, and over windows."""
 
 from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.normalization.block_per_group import BlockPerGroup
 from dnncore.cuda.normalization.lrn import BACKWARD as _LRN_BACKWARD
 from dnncore.cuda.normalization.lrn import FORWARD as _LRN_FORWARD
 from dnncore.cuda.normalization.resident import Resident
@@ -26,9 +27,9 @@ ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     BatchNormForwardProblem: (Resident("forward"), *FORWARD),
     BatchNormInferenceProblem: INFERENCE,
     GroupNormBackwardProblem: BACKWARD,
-    GroupNormForwardProblem: FORWARD,
+    GroupNormForwardProblem: (BlockPerGroup(), *FORWARD),
     LayerNormBackwardProblem: (RowGradients(), *BACKWARD),
-    LayerNormForwardProblem: FORWARD,
+    LayerNormForwardProblem: (BlockPerGroup(), *FORWARD),
     LRNBackwardProblem: _LRN_BACKWARD,
     LRNForwardProblem: _LRN_FORWARD,
 }

@@ -20,6 +20,7 @@
 #include "dnncore/normalization/totals.cuh"
 #include "dnncore/ptx/cluster.cuh"
 #include "dnncore/ptx/early_launch.cuh"
+#include "dnncore/ptx/forget.cuh"
 
 namespace dnncore {
 
@@ -54,11 +55,6 @@ struct ResidentParams {
   uint32 narrow;  // a bit for each parameter: whether it is stored as x is
   int32 rectifies;
 };
-
-// Between two passes over registers: the compiler, which would keep elements of 16 bits as it has widened them, in twice as many
-// registers, may not know that they are the same.
-__device__ __forceinline__ void forget_widened(uint2& word) { asm("" : "+r"(word.x), "+r"(word.y)); }
-__device__ __forceinline__ void forget_widened(uint4& word) { asm("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w)); }
 
 // kBytes is what a thread reads at once; kLast is of channels-last tensors, whose vectors are of kWidth channels; kBlocks have a channel
 // together.
