@@ -2,6 +2,7 @@
 
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.normalization.block_per_group import BlockPerGroup
+from dnncore.cuda.normalization.given_planes import GivenPlanes
 from dnncore.cuda.normalization.lrn import BACKWARD as _LRN_BACKWARD
 from dnncore.cuda.normalization.lrn import FORWARD as _LRN_FORWARD
 from dnncore.cuda.normalization.resident import Resident
@@ -25,7 +26,7 @@ __all__ = ["ALGORITHMS"]
 ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     BatchNormBackwardProblem: (Resident("backward"), *BACKWARD),
     BatchNormForwardProblem: (Resident("forward"), *FORWARD),
-    BatchNormInferenceProblem: INFERENCE,
+    BatchNormInferenceProblem: (GivenPlanes(), *INFERENCE),
     GroupNormBackwardProblem: BACKWARD,
     GroupNormForwardProblem: (BlockPerGroup(), *FORWARD),
     LayerNormBackwardProblem: (RowGradients(), *BACKWARD),
