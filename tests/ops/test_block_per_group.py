@@ -75,9 +75,7 @@ KERNELS = {groups.entry for groups in GROUPS}
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("is_many", [False, True], ids=["few", "many"])
-@pytest.mark.parametrize(
-    "groups", GROUPS, ids=lambda one: f"{one.kernel}-{one.dtype}-{'x'.join(map(str, one.shape))}"
-)
+@pytest.mark.parametrize("groups", GROUPS, ids=lambda one: f"{one.kernel}-{one.dtype}-{'x'.join(map(str, one.shape))}")
 def test_a_block_has_a_group(groups: Groups, is_many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a vector for each thread as with several, which threads have where there are many groups."""
     if is_many:

@@ -25,7 +25,9 @@ def problem_of(
     return BatchNormInferenceProblem(x, p, p, p, p, x, mode, 1e-5)
 
 
-@pytest.mark.parametrize(("extent", "dtype", "multiple"), [(14, "float16", 8), (16, "float16", 16), (14, "float32", 16)])
+@pytest.mark.parametrize(
+    ("extent", "dtype", "multiple"), [(14, "float16", 8), (16, "float16", 16), (14, "float32", 16)]
+)
 def test_vectors_are_as_long_as_planes_are_whole(extent: int, dtype: str, multiple: int) -> None:
     offer = GivenPlanes().offer(problem_of((64, 64, extent, extent), dtype), H200)
     assert isinstance(offer, Offer)

@@ -1,4 +1,4 @@
-"""Batch normalisation whose channels stay in registers: clusters of every size, parts that end within a thread's vectors, what is refused."""
+"""Batch normalisation whose channels stay in registers: clusters of every size, planes in turns, what is refused."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ class Maps:
         p = TensorDescriptor.packed(s.shape, x.dtype if self.narrow else x.dtype.compute)
         activation, z = RELU if what else None, x if what == "add-relu" else None
         if direction == "forward":
-            running: tuple[Any, ...] = (0.3, p, p, p, p)
-            return BatchNormForwardProblem(x, p, p, x, s, s, SPATIAL, 1e-3, *running, z=z, activation=activation)
+            return BatchNormForwardProblem(x, p, p, x, s, s, SPATIAL, 1e-3, 0.3, p, p, p, p, z, activation)
         plain = BatchNormBackwardProblem(x, x, p, s, s, x, p, p, SPATIAL, 0.5, -2.0, p, p)
         if not what:
             return plain
@@ -101,7 +100,9 @@ KERNELS = {maps.entry(direction) for maps in MAPS for direction in ("forward", "
 @pytest.mark.parametrize("what", ["", "relu", "add-relu"])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize(
-    "maps", MAPS, ids=lambda maps: f"{maps.kernel}-{maps.dtype}-{maps.shape[0]}x{maps.shape[2]}x{maps.shape[3]}-by-{maps.blocks}"
+    "maps",
+    MAPS,
+    ids=lambda maps: f"{maps.kernel}-{maps.dtype}-{maps.shape[0]}x{maps.shape[2]}x{maps.shape[3]}-by-{maps.blocks}",
 )
 def test_blocks_of_a_cluster_have_a_channel_together(
     maps: Maps, direction: str, what: str, monkeypatch: pytest.MonkeyPatch

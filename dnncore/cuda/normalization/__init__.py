@@ -3,6 +3,7 @@
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.normalization.block_per_group import BlockPerGroup
 from dnncore.cuda.normalization.given_planes import GivenPlanes
+from dnncore.cuda.normalization.group_gradients import GroupGradients
 from dnncore.cuda.normalization.lrn import BACKWARD as _LRN_BACKWARD
 from dnncore.cuda.normalization.lrn import FORWARD as _LRN_FORWARD
 from dnncore.cuda.normalization.resident import Resident
@@ -27,7 +28,7 @@ ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     BatchNormBackwardProblem: (Resident("backward"), *BACKWARD),
     BatchNormForwardProblem: (Resident("forward"), *FORWARD),
     BatchNormInferenceProblem: (GivenPlanes(), *INFERENCE),
-    GroupNormBackwardProblem: BACKWARD,
+    GroupNormBackwardProblem: (GroupGradients(), *BACKWARD),
     GroupNormForwardProblem: (BlockPerGroup(), *FORWARD),
     LayerNormBackwardProblem: (RowGradients(), *BACKWARD),
     LayerNormForwardProblem: (BlockPerGroup(), *FORWARD),

@@ -39,7 +39,8 @@ _OF_MEMORY_RATE = {2: 0.65, 4: 0.8}
 which each block has several."""
 
 _SAVED_SECONDS = 1e-6
-"""Of a launch: what it takes less until its loads are under way than the kernels for all layouts. Assumed, not measured on a GPU."""
+"""Of a launch: what it takes less than the kernels for all layouts until its loads are under way. Assumed, not measured on a
+GPU."""
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 _PARAMS = struct(

@@ -24,7 +24,7 @@ _THREADS, _VECTORS = 128, 4
 """Of a block, and of a thread; kPlaneThreads and kPlaneVectors in given_planes.cuh."""
 
 _OF_MEMORY_RATE = {2: 0.65, 4: 0.8}
-"""By the bytes of an element. Assumed, not measured on a GPU: a little less than what the kernels for all layouts reach (pace.py)."""
+"""By the bytes of an element. Assumed, not measured on a GPU: a little less than the kernels for all layouts reach (pace.py)."""
 
 _SAVED_SECONDS = 1e-6
 """Of a launch: what it takes less until its loads are under way than those. Assumed, not measured on a GPU."""

@@ -50,8 +50,8 @@ _BYTES_PER_CLOCK = 40
 """Of a multiprocessor, in and out. Assumed, not measured on a GPU."""
 
 _OF_MEMORY_RATE, _OF_MEMORY_RATE_IN_TURNS = 0.5, 0.7
-"""Of more blocks than there are multiprocessors. Assumed, not measured on a GPU: a multiprocessor has one block, which reads, adds up
-and writes one after the other; for the longer, the more turns there are."""
+"""Of more blocks than there are multiprocessors. Assumed, not measured on a GPU: a multiprocessor has one block, which reads, adds
+up and writes in turn; for the longer, the more turns there are."""
 
 _OF_CACHE = 0.6
 """Of the second-level cache, what holds elements until they are read again. Assumed, not measured on a GPU."""
@@ -198,7 +198,9 @@ class Resident:
 
     def units(self) -> tuple[Unit, ...]:
         """Its own, and those for addresses that are not aligned."""
-        own = (unit for dtype in _DTYPES for one in (True, False) for unit in _units(self.direction, dtype, one).values())
+        own = (
+            unit for dtype in _DTYPES for one in (True, False) for unit in _units(self.direction, dtype, one).values()
+        )
         return (*own, *(unit for way in self._anywhere for unit in way.units()))
 
     @property
