@@ -176,7 +176,7 @@ def column_calls(
         length=length,
         is_narrow=sum(bit << i for i, bit in enumerate(bits)),
     )
-    addresses = {
+    addresses: dict[FieldPath, Place] = {
         (field, i): places[name]
         for field, pair in (("old_gradients", ("old_dscale", "old_dbias")), ("gradients", ("dscale", "dbias")))
         for i, name in enumerate(pair)
