@@ -28,9 +28,6 @@ _THREADS, _LEAST_THREADS = 512, 64
 _VECTORS = 8
 """That a thread has at most, forward; kVectors in resident.cuh."""
 
-_PAIRS = {False: 8, True: 4}
-"""Likewise backward, of planes and of channels-last tensors, of which a thread has sums of several channels; kPairs there."""
-
 _VECTORS_WANTED = 4
 """Where each thread has fewer, half as many threads do."""
 
@@ -147,8 +144,15 @@ class _Shape:
     def kept(self, problem: _Problem) -> int:
         """Of a block's vectors, those that stay in registers."""
         is_forward = isinstance(problem, BatchNormForwardProblem)
-        most = _VECTORS if is_forward else _PAIRS[self.partition.packs_groups]
+        most = _VECTORS if is_forward else self._pairs
         return min(self.threads // self.columns * most, self.part)
+
+    @property
+    def _pairs(self) -> int:
+        """Vectors of x, and of dy, that a thread has at most, as there are registers for; kPairs in resident.cuh."""
+        if self.partition.packs_groups:
+            return 4  # beside sums of several channels
+        return 6 if self.blocks == _MOST_BLOCKS and self.vector_bytes == PACK_BYTES else 8
 
     def seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
         """Estimated time of the launch."""

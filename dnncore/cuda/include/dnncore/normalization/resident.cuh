@@ -66,9 +66,9 @@ struct Resident {
   static constexpr int kChannels = kLast ? 2 * kWidth : 1;                      // most of a block
   static constexpr int kWarps = kResidentThreads / kWarpSize, kShare = kWarpSize / kOwn;
   static constexpr int kVectors = 8;               // forward; _VECTORS in resident.py
-  static constexpr int kPairs = kLast ? 4 : 8;     // backward; _PAIRS there
   static constexpr int kNumbers = 3;  // that an owner tells others
   static constexpr bool kStreams = !kLast && kBlocks == kMostBlocks;
+  static constexpr int kPairs = kLast ? 4 : kStreams && kBytes == 16 ? 6 : 8;  // backward; _pairs there
   using Elements = Loaded<T, kWidth>;
 
   struct Shared {
@@ -385,16 +385,20 @@ __device__ void resident_backward(const ResidentParams& params) {
     kernel.load(x, params.x, first);
     kernel.load(dy, params.dy, first);
     if (params.y == nullptr) return;
-    typename Kernel::Elements y[kPairs];
-    kernel.load(y, params.y, first);
+    constexpr int kMasks = kPairs / 2;  // of y at once, for which there are registers
 #pragma unroll
-    for (int k = 0; k < kPairs; ++k) {
-      C values[kWidth];
-      y[k].widen_into(values);
+    for (int next = 0; next < kPairs; next += kMasks) {
+      typename Kernel::Elements y[kMasks];
+      kernel.load(y, params.y, first + next);
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        T& place = reinterpret_cast<T*>(&dy[k].word)[i];
-        place = values[i] > C(0) ? place : T{};
+      for (int k = 0; k < kMasks; ++k) {
+        C values[kWidth];
+        y[k].widen_into(values);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          T& place = reinterpret_cast<T*>(&dy[next + k].word)[i];
+          place = values[i] > C(0) ? place : T{};
+        }
       }
     }
   };
