@@ -47,11 +47,11 @@ class Groups:
 
 
 GROUPS = (
-    Groups("", "float32", (3, 6, 6, 10), 2, 1),
+    Groups("", "float32", (3, 6, 6, 12), 2, 1),
     Groups("", "float32", (2, 4, 30, 34), 2, 2),
-    Groups("", "float32", (2, 35, 4, 5), 5, 1, wants=""),
+    Groups("", "float32", (2, 35, 8, 9), 5, 1, wants=""),
     Groups("", "float32", (2, 9, 20, 48), 1, 1, wants="scale"),
-    Groups("", "float16", (3, 8, 8, 12), 2, 1, narrow=True),
+    Groups("", "float16", (3, 8, 12, 12), 2, 1, narrow=True),
     Groups("", "float16", (2, 3, 40, 46), 3, 2, wants="scale"),
     Groups("", "bfloat16", (2, 6, 40, 42), 2, 2, narrow=True),
     Groups("_halves", "float16", (5, 8, 14, 14), 4, 1),
@@ -99,6 +99,7 @@ GAPS = TensorDescriptor(IMAGES.x.dtype, (2, 8, 8, 8), (520, 64, 8, 1))
         (replace(IMAGES, dx=GAPS), "dx .* is not in one piece"),
         (Groups("", "float16", (2, 8, 7, 7), 2, 1).problem, "planes of 49 elements are no whole vectors"),
         (Groups("", "float32", (2, 8, 2, 3), 2, 1).problem, "planes of 6 elements are no whole vectors"),
+        (Groups("", "float32", (2, 8, 2, 2), 2, 1).problem, "fewer than 16 vectors"),
         (Groups("", "float32", (2, 64, 112, 112), 32, 1).problem, "groups of 2 planes of 12544 elements are more"),
         (Groups("", "float32", (2, 64, 8, 8), 2, 1).problem, "groups of 32 planes of 64 elements are more"),
     ],

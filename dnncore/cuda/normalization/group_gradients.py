@@ -29,6 +29,9 @@ _PAIRS = 8
 _PAIRS_WANTED = 4
 """That each thread has at least, where a plane has so many and a block room for the threads."""
 
+_LEAST_VECTORS = 16
+"""Of a plane; fewer would leave most threads of its warp idle."""
+
 _THREADS_AT_FULL_RATE = 512
 """Per multiprocessor. Assumed, not measured on a GPU."""
 
@@ -119,6 +122,8 @@ def _why_not(problem: GroupNormBackwardProblem) -> str | None:
     plane, planes = math.prod(x.shape[2:]), _planes(problem)
     if plane * x.dtype.itemsize % (PACK_BYTES // 2 if x.dtype.itemsize == 2 else PACK_BYTES):
         return f"planes of {plane} elements are no whole vectors"
+    if _vectors(problem) < _LEAST_VECTORS:
+        return f"planes of {plane} elements are fewer than {_LEAST_VECTORS} vectors, which leave a warp's threads idle"
     if not _warps(problem) or _vectors(problem) > _warps(problem) * _WARP * _PAIRS:
         return f"groups of {planes} planes of {plane} elements are more than a block of {_THREADS} threads keeps"
     if x.shape[0] * problem.groups >= 2**31:

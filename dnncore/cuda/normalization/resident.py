@@ -159,7 +159,10 @@ class _Shape:
         nbytes, of_memory = operand_bytes(problem), figures.bytes_per_second
         if self.grid > figures.multiprocessors:
             of_memory *= _OF_MEMORY_RATE_IN_TURNS if self.kept(problem) < self.part else _OF_MEMORY_RATE
-        read = sum(tensor.nbytes for tensor in problem.inputs if tensor.shape == problem.x.shape)
+        twice = 1  # tensors that are read again: x, or x and dy, and y if no dz has what it masks
+        if isinstance(problem, BatchNormBackwardProblem):
+            twice = 3 if problem.y is not None and problem.dz is None else 2
+        read = twice * problem.x.size * problem.x.dtype.itemsize
         at_once = read * min(self.grid, figures.multiprocessors) / self.grid  # of the channels that are under way
         lost = max(1 - _OF_CACHE * figures.l2_bytes / at_once, 0.0)
         again = read * (1 - self.kept(problem) / self.part)

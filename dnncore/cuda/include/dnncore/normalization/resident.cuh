@@ -380,11 +380,12 @@ __device__ void resident_backward(const ResidentParams& params) {
   kernel.begin_to_exchange();
   wait_for_previous();
   typename Kernel::Elements x[kPairs], dy[kPairs];
-  // From the first-th vector on, dy masked where a ReLU followed.
-  const auto load = [&](int first) {
+  // From the first-th vector on, dy masked where a ReLU followed; once more it may be what the thread itself has left as dz.
+  const auto load = [&](int first, bool once_more) {
+    const bool is_masked = once_more && params.z != nullptr;
     kernel.load(x, params.x, first);
-    kernel.load(dy, params.dy, first);
-    if (params.y == nullptr) return;
+    kernel.load(dy, is_masked ? params.z : params.dy, first);
+    if (params.y == nullptr || is_masked) return;
     constexpr int kMasks = kPairs / 2;  // of y at once, for which there are registers
 #pragma unroll
     for (int next = 0; next < kPairs; next += kMasks) {
@@ -402,7 +403,7 @@ __device__ void resident_backward(const ResidentParams& params) {
       }
     }
   };
-  load(0);
+  load(0, false);
   C mean[kOwn], scale = C(1), inv_std = C(1);
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) mean[i] = kernel.parameter(kOfMean, kernel.first + kernel.column * kOwn + i, C(0));
@@ -436,7 +437,7 @@ __device__ void resident_backward(const ResidentParams& params) {
   const int turns = kernel.template turns<kPairs>();
   if constexpr (Kernel::kStreams) {  // what is kept in the end is what came last
     for (int turn = 1; turn < turns; ++turn) {
-      load(turn * kPairs);
+      load(turn * kPairs, false);
       add_up(turn * kPairs);
     }
   }
@@ -490,7 +491,7 @@ __device__ void resident_backward(const ResidentParams& params) {
   write((turns - 1) * kPairs);
   if constexpr (Kernel::kStreams) {
     for (int turn = turns - 2; turn >= 0; --turn) {
-      load(turn * kPairs);
+      load(turn * kPairs, true);
       write(turn * kPairs);
     }
   }
