@@ -38,9 +38,8 @@ _OF_MEMORY_RATE = {2: 0.65, 4: 0.8}
 """By the bytes of an element. Assumed, not measured on a GPU: a little less than what kernels that keep groups reach (pace.py), of
 which each block has several."""
 
-_SAVED_SECONDS = 1e-6
-"""Of a launch: what it takes less than the kernels for all layouts until its loads are under way. Assumed, not measured on a
-GPU."""
+_OF_A_LAUNCH = 0.75
+"""What one takes of that of kernels for all layouts, whose loads are under way later. Assumed, not measured on a GPU."""
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 _PARAMS = struct(
@@ -131,7 +130,7 @@ class BlockPerGroup:
         threads = groups.threads(figures)
         busy = min(threads * groups.count / (figures.multiprocessors * _THREADS_AT_FULL_RATE), 1.0)
         rate = figures.bytes_per_second * _OF_MEMORY_RATE[groups.itemsize] * busy
-        seconds = max(figures.launch_seconds - _SAVED_SECONDS, 0.0) + operand_bytes(problem) / rate
+        seconds = figures.launch_seconds * _OF_A_LAUNCH + operand_bytes(problem) / rate
         prepare = partial(_prepare, problem, groups, threads, figures.starts_early, anywhere)
         return Offer(seconds, prepare, anywhere.workspace_bytes)
 

@@ -26,8 +26,8 @@ _THREADS, _VECTORS = 128, 4
 _OF_MEMORY_RATE = {2: 0.65, 4: 0.8}
 """By the bytes of an element. Assumed, not measured on a GPU: a little less than the kernels for all layouts reach (pace.py)."""
 
-_SAVED_SECONDS = 1e-6
-"""Of a launch: what it takes less until its loads are under way than those. Assumed, not measured on a GPU."""
+_OF_A_LAUNCH = 0.75
+"""What one takes of that of kernels for all layouts, whose loads are under way later. Assumed, not measured on a GPU."""
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 _PARAMETERS = ("scale", "bias", "mean", "variance")
@@ -58,7 +58,7 @@ class GivenPlanes:
         itemsize = problem.x.dtype.itemsize
         seconds = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE[itemsize])
         prepare = partial(_prepare, problem, figures)
-        return Offer(max(figures.launch_seconds - _SAVED_SECONDS, 0.0) + seconds, prepare)
+        return Offer(figures.launch_seconds * _OF_A_LAUNCH + seconds, prepare)
 
     def units(self) -> tuple[Unit, ...]:
         """Its own, and those for addresses that are not aligned."""

@@ -37,10 +37,10 @@ _COLUMNS = (1, 2)
 _HALF_A_SECTOR = 2
 """What a pack that is alone in its sector costs on its way from the second-level cache."""
 
-_EXCHANGE_SECONDS = {1: 0.0, 2: 0.5e-6, 8: 1e-6}
+_EXCHANGE_CLOCKS = {1: 0, 2: 1000, 8: 2000}
 """By the blocks of a cluster: what it takes until they have told each other what they found. Assumed, not measured on a GPU."""
 
-_MOST_BLOCKS = max(_EXCHANGE_SECONDS)
+_MOST_BLOCKS = max(_EXCHANGE_CLOCKS)
 """Of a cluster, whose kernels can read planes in turns; kMostBlocks in resident.cuh."""
 
 _BYTES_PER_CLOCK = 40
@@ -133,7 +133,7 @@ class _Shape:
             if vector_bytes < PACK_BYTES and (is_last or itemsize != 2):  # there are no such kernels
                 continue
             for columns in _COLUMNS if is_last else (1,):
-                for blocks in _EXCHANGE_SECONDS if figures.architecture == _CLUSTERS else (1,):
+                for blocks in _EXCHANGE_CLOCKS if figures.architecture == _CLUSTERS else (1,):
                     vectors = columns * -(-partition.element_packs // blocks)
                     shape = cls(partition, vector_bytes, columns, blocks, _threads(vectors))
                     fits = shape.kept(problem) == shape.part or (blocks == _MOST_BLOCKS and not is_last)
@@ -171,7 +171,7 @@ class _Shape:
         busy = min(self.grid, figures.multiprocessors)
         of_blocks = busy * _BYTES_PER_CLOCK * figures.clock_hz / (_HALF_A_SECTOR if is_half else 1)
         moving = max(nbytes / of_memory, (nbytes + again * (1 - lost)) / of_blocks)
-        return figures.launch_seconds + _EXCHANGE_SECONDS[self.blocks] + moving
+        return figures.launch_seconds + _EXCHANGE_CLOCKS[self.blocks] / figures.clock_hz + moving
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def _units(direction: str, dtype: DType, alone: bool) -> dict[tuple[bool, int, i
         f'static_assert(sizeof(ResidentParams) == {_PARAMS.itemsize}, "dnncore/cuda and resident.cuh disagree");\n'
     )
     entries: dict[tuple[bool, int, int], str] = {}
-    for blocks in (each for each in _EXCHANGE_SECONDS if (each == 1) == alone):
+    for blocks in (each for each in _EXCHANGE_CLOCKS if (each == 1) == alone):
         for is_last, nbytes in ((False, PACK_BYTES), (False, PACK_BYTES // 2), (True, PACK_BYTES)):
             if nbytes < PACK_BYTES and dtype.itemsize != 2:
                 continue
