@@ -106,6 +106,7 @@ BATCHES = (
     (SPATIAL, Statistic("fp16-nhwc", (2, 24, 5, 3), F16, "NHWC", alpha=1.0, beta=1.0)),
     (SPATIAL, Statistic("bf16-odd", (3, 4, 5, 5), BF16)),
     (SPATIAL, Statistic("halves-fp16", (5, 3, 2, 6), F16, alpha=0.5, beta=1.0, parameters=BLENDED)),
+    (SPATIAL, Statistic("halves-all-bf16", (5, 3, 2, 6), BF16, parameters=BLENDED, narrow=True)),
     (SPATIAL, Statistic("all-fp16", (2, 5, 6, 8), F16, parameters=BLENDED, narrow=True)),
     (SPATIAL, Statistic("all-fp16-nhwc", (2, 24, 5, 3), F16, "NHWC", narrow=True)),
     (SPATIAL, Statistic("all-fp16-odd-nhwc", (2, 13, 5, 3), F16, "NHWC", beta=1.0, parameters=BLENDED, narrow=True)),

@@ -141,7 +141,7 @@ def test_a_mean_of_ten_thousand_deviations_leaves_the_variance_right(handle: Han
     p = TensorDescriptor.packed((1, channels, 1, 1), dtype)
     problem = BatchNormForwardProblem(t, p, p, t, p, p, SPATIAL, 0.0)
     names = _able(handle, problem)
-    assert handle.info.name == "cpu" or names == ["parts", "whole"]
+    assert handle.info.name == "cpu" or {"parts", "whole"} <= set(names)
     for name in names:
         scale, bias = handle.upload(np.ones(p.shape, dtype.numpy)), handle.upload(np.zeros(p.shape, dtype.numpy))
         source, y, m, i = handle.upload(x, layout), handle.tensor(t), handle.tensor(p), handle.tensor(p)

@@ -1,8 +1,12 @@
 """Normalisations on CUDA: with statistics over groups of elements, and over windows."""
 
 from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.normalization.block_per_group import BlockPerGroup
+from dnncore.cuda.normalization.given_planes import GivenPlanes
+from dnncore.cuda.normalization.group_gradients import GroupGradients
 from dnncore.cuda.normalization.lrn import BACKWARD as _LRN_BACKWARD
 from dnncore.cuda.normalization.lrn import FORWARD as _LRN_FORWARD
+from dnncore.cuda.normalization.resident import Resident
 from dnncore.cuda.normalization.row_gradients import RowGradients
 from dnncore.cuda.normalization.statistics import BACKWARD, FORWARD, INFERENCE
 from dnncore.problems import (
@@ -21,13 +25,13 @@ from dnncore.problems import (
 __all__ = ["ALGORITHMS"]
 
 ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
-    BatchNormBackwardProblem: BACKWARD,
-    BatchNormForwardProblem: FORWARD,
-    BatchNormInferenceProblem: INFERENCE,
-    GroupNormBackwardProblem: BACKWARD,
-    GroupNormForwardProblem: FORWARD,
+    BatchNormBackwardProblem: (Resident("backward"), *BACKWARD),
+    BatchNormForwardProblem: (Resident("forward"), *FORWARD),
+    BatchNormInferenceProblem: (GivenPlanes(), *INFERENCE),
+    GroupNormBackwardProblem: (GroupGradients(), *BACKWARD),
+    GroupNormForwardProblem: (BlockPerGroup(), *FORWARD),
     LayerNormBackwardProblem: (RowGradients(), *BACKWARD),
-    LayerNormForwardProblem: FORWARD,
+    LayerNormForwardProblem: (BlockPerGroup(), *FORWARD),
     LRNBackwardProblem: _LRN_BACKWARD,
     LRNForwardProblem: _LRN_FORWARD,
 }

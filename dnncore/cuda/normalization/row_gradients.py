@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,9 +16,9 @@ from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import LayerNormBackwardProblem
+from dnncore.problems import GroupNormBackwardProblem, LayerNormBackwardProblem
 
-__all__ = ["RowGradients"]
+__all__ = ["RowGradients", "column_calls", "column_units"]
 
 _THREADS, _COLUMN_THREADS, _WARP = 128, 256, 32
 """kRowThreads, kColumnThreads and kWarpSize in row_gradients.cuh."""
@@ -151,8 +152,22 @@ def _prepare(problem: LayerNormBackwardProblem, figures: DeviceFigures, anywhere
         shared_bytes=2 * length * dtype.compute.itemsize if lanes < _THREADS else 0,
         starts_early=figures.starts_early,
     )
+    columns = column_calls(problem, blocks, length, figures)
+    width = PACK_BYTES // dtype.itemsize
+    aligned = tuple((places[name], PACK_BYTES) for name in ("x", "dy", "dx"))
+    if problem.scale is not None:
+        aligned = (*aligned, (places["scale"], width * problem.scale.dtype.itemsize))
+    return (WhereAligned(aligned, (*rows, *columns), anywhere.prepare()),)
+
+
+def column_calls(
+    problem: LayerNormBackwardProblem | GroupNormBackwardProblem, blocks: int, length: int, figures: DeviceFigures
+) -> Calls:
+    """Add up what so many blocks have left at the beginning of the workspace, [blocks, 2, length], to dscale and dbias."""
+    names = (*problem.input_names, *problem.output_names)
+    places = {name: Place(place) for place, name in enumerate(names)}
     gradients = [(problem.old_dscale, problem.old_dbias), (problem.dscale, problem.dbias)]
-    bits = [tensor is not None and tensor.dtype is not dtype.compute for pair in gradients for tensor in pair]
+    bits = [tensor is not None and tensor.dtype is not problem.x.dtype.compute for pair in gradients for tensor in pair]
     params = record(
         _COLUMN_PARAMS,
         alpha=problem.parameter_alpha,
@@ -161,15 +176,15 @@ def _prepare(problem: LayerNormBackwardProblem, figures: DeviceFigures, anywhere
         length=length,
         is_narrow=sum(bit << i for i, bit in enumerate(bits)),
     )
-    addresses = {
+    addresses: dict[FieldPath, Place] = {
         (field, i): places[name]
         for field, pair in (("old_gradients", ("old_dscale", "old_dbias")), ("gradients", ("dscale", "dbias")))
         for i, name in enumerate(pair)
         if name in places
     }
     addresses["parts"] = Place(WORKSPACE)
-    columns = kernel_call(
-        _column_unit(dtype),
+    return kernel_call(
+        _column_unit(problem.x.dtype),
         -(-length // _WARP),
         _COLUMN_THREADS,
         params,
@@ -177,11 +192,6 @@ def _prepare(problem: LayerNormBackwardProblem, figures: DeviceFigures, anywhere
         blends=False,
         starts_early=figures.starts_early,
     )
-    width = PACK_BYTES // dtype.itemsize
-    aligned = tuple((places[name], PACK_BYTES) for name in ("x", "dy", "dx"))
-    if problem.scale is not None:
-        aligned = (*aligned, (places["scale"], width * problem.scale.dtype.itemsize))
-    return (WhereAligned(aligned, (*rows, *columns), anywhere.prepare()),)
 
 
 def _row_unit(dtype: DType, scale: DType) -> Unit:
@@ -195,6 +205,11 @@ def _row_unit(dtype: DType, scale: DType) -> Unit:
         _THREADS,
         starts_early=True,
     )
+
+
+def column_units(dtypes: Iterable[DType]) -> tuple[Unit, ...]:
+    """The kernels of `column_calls`."""
+    return tuple(_column_unit(dtype) for dtype in dtypes)
 
 
 def _column_unit(dtype: DType) -> Unit:

@@ -50,6 +50,47 @@ struct Places {
     return found;
   }
 
+  // x and dy of a thread's next packs, dy as load_dy gives it; visit(k) is called where the walk is at each of them. Of float the
+  // questions that load_dy asks are asked once for all of them: a branch and a store between two loads keep these apart. Of 16 bits
+  // that takes registers of which there are none to spare.
+  template <bool kKeeps, typename Visit>
+  __device__ __forceinline__ void load_turn(
+      PackWalk& walk, uint4 (&x)[kBackwardPacks], uint4 (&dy)[kBackwardPacks], const Visit& visit
+  ) const {
+    if constexpr (sizeof(T) != sizeof(float)) {
+#pragma unroll
+      for (int k = 0; k < kBackwardPacks; ++k) {
+        x[k] = load_raw(place(kX, walk));
+        dy[k] = load_dy<kKeeps>(walk);
+        visit(k);
+        walk.next(params);
+      }
+    } else {
+      int32 at[kBackwardPacks];
+#pragma unroll
+      for (int k = 0; k < kBackwardPacks; ++k) {
+        at[k] = walk.at(kWalkedX);
+        x[k] = load_raw(place(kX, walk));
+        dy[k] = load_raw(place(kDy, walk));
+        visit(k);
+        walk.next(params);
+      }
+      if (params.operands[kY] != nullptr) {
+#pragma unroll
+        for (int k = 0; k < kBackwardPacks; ++k) {
+          const uint4 of_y = load_raw(static_cast<const T*>(params.operands[kY]) + (offset + at[k]));
+          mask(reinterpret_cast<Pack<T>&>(dy[k]), reinterpret_cast<const Pack<T>&>(of_y));
+        }
+      }
+      if (kKeeps && params.operands[kZ] != nullptr) {
+#pragma unroll
+        for (int k = 0; k < kBackwardPacks; ++k) {
+          *reinterpret_cast<uint4*>(static_cast<T*>(params.operands[kZ]) + (offset + at[k])) = dy[k];
+        }
+      }
+    }
+  }
+
   // dy of a pack, times scale where that is asked for.
   __device__ __forceinline__ void weigh(const uint4& raw, const PackWalk& walk, bool weighted, C (&values)[Task<T>::kWidth]) const {
     take_apart<T>(raw, values);
@@ -99,14 +140,10 @@ __device__ __forceinline__ void collect_sums_aligned(
   while (walk.left() > 0) {
     uint4 x[kBackwardPacks], dy[kBackwardPacks];
     C middles[kBackwardPacks], inverses[kBackwardPacks];
-#pragma unroll
-    for (int k = 0; k < kBackwardPacks; ++k) {
-      x[k] = load_raw(places.place(kX, ahead));
-      dy[k] = places.template load_dy<true>(ahead);
+    places.template load_turn<true>(ahead, x, dy, [&](int k) {
       middles[k] = single && places.mean != nullptr ? __ldg(places.mean + ahead.at(kWalkedStatistics)) : C(0);
       inverses[k] = single ? __ldg(places.inv_std + ahead.at(kWalkedStatistics)) : C(1);
-      ahead.next(params);
-    }
+    });
 #pragma unroll
     for (int k = 0; k < kBackwardPacks; ++k) {
       if (walk.left() > 0) {
@@ -159,12 +196,7 @@ __device__ void normalization_backward_aligned(const NormalizationParams& params
     PackWalk walk(params, team, task), ahead = walk;
     while (walk.left() > 0) {
       uint4 x[kBackwardPacks], dy[kBackwardPacks];
-#pragma unroll
-      for (int k = 0; k < kBackwardPacks; ++k) {
-        x[k] = load_raw(places.place(kX, ahead));
-        dy[k] = places.template load_dy<false>(ahead);
-        ahead.next(params);
-      }
+      places.template load_turn<false>(ahead, x, dy, [](int) {});
 #pragma unroll
       for (int k = 0; k < kBackwardPacks; ++k) {
         if (walk.left() > 0) places.write(x[k], dy[k], walk, mean, by);

@@ -1,0 +1,500 @@
+// Batch normalisation in training in one launch, in which a block, or a cluster of blocks, has all elements of a channel (of
+// channels-last tensors, of up to two packs of channels), in its threads' registers where they fit. x, and dy, are read once; the
+// kernels of forward.cuh and backward.cuh, which read them twice in three launches or leave most multiprocessors idle, take three
+// times as long where a launch is most of what there is.
+//
+//    block 0   vectors 0 ... p-1     of the channel --> sums, of registers --+--> parts, in both blocks' shared memory --> y, from registers
+//    block 1   vectors p ... 2p-1                   --> sums               --+
+//
+// A thread has up to kVectors vectors of its channel, all of them under way before it looks at the first. The first threads of a block
+// are `owners`, each of a channel: they put together what warps and blocks have found, and tell the others what a channel's elements are
+// multiplied by. The mean is taken first and the squared distances from it in a second pass over registers. The order of all sums
+// depends on the launch alone.
+//
+// Planes that are too large for that are read in turns by the largest clusters, of which each thread keeps one; the others are read
+// again, the last ones first. Of a few channels at a time they are in the second-level cache still, where a launch of its own, over all
+// channels, would find nothing. Squared distances are then from the mean of what is kept, and brought to that of all afterwards.
+#pragma once
+
+#include "dnncore/common/loaded.cuh"
+#include "dnncore/normalization/totals.cuh"
+#include "dnncore/ptx/cluster.cuh"
+#include "dnncore/ptx/early_launch.cuh"
+#include "dnncore/ptx/forget.cuh"
+
+namespace dnncore {
+
+constexpr int kResidentThreads = 512;  // most of a block; _THREADS in resident.py
+constexpr int kMostBlocks = 8;         // of a cluster
+
+// Mirrored by _Parameter in dnncore/cuda/normalization/resident.py: what a channel has one value of. Of the last four, forward takes
+// running mean and variance, backward the gradients of scale and bias.
+enum ResidentParameter : int { kOfScale, kOfBias, kOfMean, kOfInvStd, kOldOne, kOldTwo, kNewOne, kNewTwo, kResidentParameters };
+
+// Mirrored by _PARAMS in dnncore/cuda/normalization/resident.py.
+struct ResidentParams {
+  Blend blend;
+  const void* x;
+  const void* dy;
+  const void* y;  // what the activation gave; backward
+  void* z;        // what is added before the activation; backward, its gradient
+  void* output;   // y; backward, dx
+  void* parameters[kResidentParameters];  // null where there is none
+  int64 parameter_steps[kResidentParameters];
+  int64 step;  // from a channel to the next, in elements
+  double epsilon;
+  double momentum;
+  double parameter_alpha;
+  double parameter_beta;
+  SmallDivisor run;  // vectors that lie `inner` elements apart, before it goes `outer` elements further
+  int32 outer;
+  int32 inner;
+  int32 vectors;  // of a channel, or pack of channels
+  int32 part;     // of those, a block's; the last may have fewer
+  int32 columns;  // packs of channels that a block has: 1 or 2; of planes 1
+  uint32 narrow;  // a bit for each parameter: whether it is stored as x is
+  int32 rectifies;
+};
+
+// kBytes is what a thread reads at once; kLast is of channels-last tensors, whose vectors are of kWidth channels; kBlocks have a channel
+// together.
+template <typename T, int kBytes, bool kLast, int kBlocks>
+struct Resident {
+  using C = Compute<T>;
+  static_assert(sizeof(C) == sizeof(uint32), "what blocks exchange");
+  static constexpr int kWidth = kBytes / sizeof(T), kOwn = kLast ? kWidth : 1;  // channels of a thread
+  static constexpr int kChannels = kLast ? 2 * kWidth : 1;                      // most of a block
+  static constexpr int kWarps = kResidentThreads / kWarpSize, kShare = kWarpSize / kOwn;
+  static constexpr int kVectors = 8;               // forward; _VECTORS in resident.py
+  static constexpr int kNumbers = 3;  // that an owner tells others
+  static constexpr bool kStreams = !kLast && kBlocks == kMostBlocks;
+  static constexpr int kPairs = kLast ? 4 : kStreams && kBytes == 16 ? 6 : 8;  // backward; _pairs there
+  using Elements = Loaded<T, kWidth>;
+
+  struct Shared {
+    C of_warps[2][kWarps][kChannels];
+    C lines[kNumbers + 1][kChannels];
+    uint4 parts[kBlocks][kChannels];
+    Mbarrier exchanged;
+  };
+
+  const ResidentParams& params;
+  Shared& shared;
+  int column;
+  int lane;
+  int lanes;
+  int channels;  // of the block
+  int64 first;   // channel of the block
+  int32 rank;
+  int32 begin;
+  int32 end;
+
+  __device__ __forceinline__ Resident(const ResidentParams& params, Shared& shared) : params(params), shared(shared), rank(0) {
+    const int columns = kLast ? params.columns : 1;
+    column = static_cast<int>(threadIdx.x) & (columns - 1);
+    lane = static_cast<int>(threadIdx.x) / columns;
+    lanes = static_cast<int>(blockDim.x) / columns;
+    channels = columns * kOwn;
+    first = static_cast<int64>(blockIdx.x / kBlocks) * channels;
+    if constexpr (kBlocks > 1) rank = static_cast<int32>(block_rank());
+    begin = min(rank * params.part, params.vectors);
+    end = min(begin + params.part, params.vectors);
+  }
+
+  __device__ __forceinline__ bool is_owner() const { return static_cast<int>(threadIdx.x) < channels; }
+  __device__ __forceinline__ int64 owned() const { return first + threadIdx.x; }
+  __device__ __forceinline__ bool has(int k) const { return begin + lane + k * lanes < end; }
+
+  // Where the k-th of a thread's vectors is, in elements.
+  __device__ __forceinline__ int64 at(int k) const {
+    const SmallQuotientRemainder split = divide(begin + lane + k * lanes, params.run);
+    return (first + column * kOwn) * params.step + (split.quotient * params.outer + split.remainder * params.inner);
+  }
+
+  // Of a thread's vectors, kNumber from the start-th on.
+  template <int kNumber>
+  __device__ __forceinline__ void load(Elements (&found)[kNumber], const void* from, int start = 0) const {
+#pragma unroll
+    for (int k = 0; k < kNumber; ++k) found[k].load_if(has(start + k), static_cast<const T*>(from) + at(start + k));
+  }
+
+  // Elements of each channel that the block has, and how many of them it keeps; in turns of so many vectors a thread.
+  __device__ __forceinline__ int elements() const { return (end - begin) * (kWidth / kOwn); }
+  template <int kNumber>
+  __device__ __forceinline__ int kept() const {
+    return kStreams ? min(end - begin, lanes * kNumber) * (kWidth / kOwn) : elements();
+  }
+  template <int kNumber>
+  __device__ __forceinline__ int turns() const {
+    return kStreams ? max((end - begin + lanes * kNumber - 1) / (lanes * kNumber), 1) : 1;
+  }
+
+  template <int kNumber>
+  __device__ __forceinline__ static void keep_narrow(Elements (&kept)[kNumber]) {
+    if constexpr (sizeof(T) == 2) {
+#pragma unroll
+      for (int k = 0; k < kNumber; ++k) forget_widened(kept[k].word);
+    }
+  }
+
+  // Of a channel; `otherwise` where there is no such parameter.
+  __device__ __forceinline__ C parameter(ResidentParameter which, int64 channel, C otherwise) const {
+    const void* found = params.parameters[which];
+    const int64 place = channel * params.parameter_steps[which];
+    if (found == nullptr) return otherwise;
+    return is_stored_as_x(which) ? widen(static_cast<const T*>(found)[place]) : static_cast<const C*>(found)[place];
+  }
+  __device__ __forceinline__ void write_parameter(ResidentParameter which, int64 channel, C value) const {
+    void* found = params.parameters[which];
+    const int64 place = channel * params.parameter_steps[which];
+    if (found == nullptr) return;
+    if (is_stored_as_x(which)) {
+      static_cast<T*>(found)[place] = narrow<T>(value);
+    } else {
+      static_cast<C*>(found)[place] = value;
+    }
+  }
+  __device__ __forceinline__ bool is_stored_as_x(ResidentParameter which) const {
+    return sizeof(T) < sizeof(C) && (params.narrow >> which & 1) != 0;
+  }
+
+  // The sum over a block, for the owners of channels. A warp's lanes give away half of their channels until each has one.
+  __device__ __forceinline__ void put_together(C (&values)[kOwn], C (&of_warps)[kWarps][kChannels]) const {
+    const int mine = threadIdx.x % kWarpSize, columns = channels / kOwn;
+    int distance = kWarpSize / 2;
+#pragma unroll
+    for (int half = kOwn / 2; half > 0; half /= 2) {
+      const bool is_upper = (mine & distance) != 0;
+#pragma unroll
+      for (int i = 0; i < half; ++i) {
+        const C given = is_upper ? values[i] : values[i + half], kept = is_upper ? values[i + half] : values[i];
+        values[i] = kept + __shfl_xor_sync(0xffffffffu, given, distance);
+      }
+      distance /= 2;
+    }
+#pragma unroll
+    for (int left = kShare / 2; left > 0; left /= 2) {
+      if (left >= columns) values[0] += __shfl_xor_sync(0xffffffffu, values[0], left);
+    }
+    if (mine % kShare < columns) of_warps[threadIdx.x / kWarpSize][mine % kShare * kOwn + mine / kShare] = values[0];
+  }
+  __device__ __forceinline__ C total(const C (&of_warps)[kWarps][kChannels]) const {
+    C sum = C(0);
+    for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarpSize; ++warp) sum += of_warps[warp][threadIdx.x];
+    return sum;
+  }
+
+  // What an owner has found, to the owners of its channel in all blocks; then visit(what) for that of each block, in their order.
+  template <typename Visit>
+  __device__ __forceinline__ void exchange(const C (&found)[kNumbers], const Visit& visit) const {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const uint4 bits{__float_as_uint(found[0]), __float_as_uint(found[1]), __float_as_uint(found[2]), 0};
+      store_in_block(block, shared.parts[rank][threadIdx.x], bits, shared.exchanged);
+    }
+    wait(shared.exchanged, 0);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const uint4 bits = shared.parts[block][threadIdx.x];
+      visit({__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z)});
+    }
+  }
+  __device__ __forceinline__ void begin_to_exchange() const {
+    if constexpr (kBlocks > 1) {
+      if (threadIdx.x == 0) {
+        make_barrier(shared.exchanged, 1);
+        arrive_expecting(shared.exchanged, static_cast<uint32>(kBlocks * channels * sizeof(uint4)));
+        publish_barriers();
+      }
+      __syncthreads();
+      arrive_in_cluster();
+    }
+  }
+  // All threads: what others write into this block's memory may come, and what this one writes into theirs.
+  __device__ __forceinline__ void meet_cluster() const {
+    if constexpr (kBlocks > 1) wait_for_cluster();
+  }
+
+  // What an owner leaves for the threads of its channel. Of planes the compiler reads all of it by one instruction, which is four numbers.
+  __device__ __forceinline__ void leave(C one, C two, C three) const {
+    shared.lines[0][threadIdx.x] = one;
+    shared.lines[1][threadIdx.x] = two;
+    shared.lines[2][threadIdx.x] = three;
+    if (!kLast) shared.lines[3][threadIdx.x] = C(0);
+  }
+  __device__ __forceinline__ void read_line(int line, C (&values)[kOwn]) const {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) values[i] = shared.lines[line][column * kOwn + i];
+  }
+
+  // Write a vector of the output, whose values alpha is part of.
+  __device__ __forceinline__ void write(C (&values)[kWidth], int64 place) const {
+    auto* target = reinterpret_cast<Vector<T, kWidth>*>(static_cast<T*>(params.output) + place);
+    if (params.blend.beta != 0.0) {
+      const Vector<T, kWidth> old = *target;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) values[i] += static_cast<C>(params.blend.beta) * widen(old.at[i]);
+    }
+    Vector<T, kWidth> result;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) result.at[i] = narrow<T>(values[i]);
+    *target = result;
+  }
+};
+
+template <typename T, int kBytes, bool kLast, int kBlocks>
+__device__ void resident_forward(const ResidentParams& params) {
+  using Kernel = Resident<T, kBytes, kLast, kBlocks>;
+  using C = Compute<T>;
+  constexpr int kWidth = Kernel::kWidth, kOwn = Kernel::kOwn, kVectors = Kernel::kVectors;
+  __shared__ typename Kernel::Shared shared;
+  let_next_start();
+  const Kernel kernel(params, shared);
+  kernel.begin_to_exchange();
+  wait_for_previous();
+  typename Kernel::Elements x[kVectors], z[kVectors];
+  kernel.load(x, params.x);
+  if (params.z != nullptr) kernel.load(z, params.z);
+  C scale = C(1), bias = C(0);
+  if (kernel.is_owner()) {
+    scale = kernel.parameter(kOfScale, kernel.owned(), C(1));
+    bias = kernel.parameter(kOfBias, kernel.owned(), C(0));
+  }
+  const C kept = static_cast<C>(kernel.template kept<kVectors>());
+  C sums[kOwn] = {};
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) {  // zeros where there is nothing
+    C values[kWidth];
+    x[k].widen_into(values);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums[i % kOwn] += values[i];
+  }
+  kernel.put_together(sums, shared.of_warps[0]);
+  __syncthreads();
+  if (kernel.is_owner()) shared.lines[0][threadIdx.x] = kernel.total(shared.of_warps[0]) / max(kept, C(1));
+  __syncthreads();
+  C centre[kOwn];
+  kernel.read_line(0, centre);
+  kernel.keep_narrow(x);
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) sums[i] = C(0);
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) {
+    if (!kernel.has(k)) continue;
+    C values[kWidth];
+    x[k].widen_into(values);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums[i % kOwn] += (values[i] - centre[i % kOwn]) * (values[i] - centre[i % kOwn]);
+  }
+  if constexpr (Kernel::kStreams) {  // of what is not kept, distances from the mean of what is
+    C distances[kOwn] = {};
+    for (int turn = 1; turn < kernel.template turns<kVectors>(); ++turn) {
+      typename Kernel::Elements passing[kVectors];
+      kernel.load(passing, params.x, turn * kVectors);
+#pragma unroll
+      for (int k = 0; k < kVectors; ++k) {
+        if (!kernel.has(turn * kVectors + k)) continue;
+        C values[kWidth];
+        passing[k].widen_into(values);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          const C distance = values[i] - centre[0];
+          distances[0] += distance;
+          sums[0] += distance * distance;
+        }
+      }
+    }
+    kernel.put_together(distances, shared.of_warps[0]);
+  }
+  kernel.put_together(sums, shared.of_warps[1]);
+  kernel.meet_cluster();
+  __syncthreads();
+  if (kernel.is_owner()) {
+    Moments<C> moments{shared.lines[0][threadIdx.x], kernel.total(shared.of_warps[1]), static_cast<C>(kernel.elements())};
+    if constexpr (Kernel::kStreams) {
+      const C plain = kernel.total(shared.of_warps[0]), apart = plain / max(moments.count, C(1)), left = moments.squares - plain * apart;
+      moments.mean += apart;
+      moments.squares = left < C(0) ? C(0) : left;  // NaN stays
+    }
+    if constexpr (kBlocks > 1) {
+      const C found[Kernel::kNumbers] = {moments.mean, moments.squares, moments.count};
+      moments = {};
+      kernel.exchange(found, [&](const C(&part)[Kernel::kNumbers]) { moments = moments.merged({part[0], part[1], part[2]}); });
+    }
+    const C inv_std = C(1) / sqrt(moments.squares / moments.count + static_cast<C>(params.epsilon)), factor = inv_std * scale;
+    // Of 16 bits y is a line of x with the roundings of channels.cuh, by which a gradient finds out where y > 0.
+    const bool is_line = sizeof(T) == 2;
+    kernel.leave(is_line ? C(0) : moments.mean, factor, is_line ? bias - moments.mean * factor : bias);
+    if (kernel.rank == 0) {
+      const int64 channel = kernel.owned();
+      kernel.write_parameter(kOfMean, channel, moments.mean);
+      kernel.write_parameter(kOfInvStd, channel, inv_std);
+      if (params.parameters[kNewOne] != nullptr) {
+        const C fresh = static_cast<C>(params.momentum), kept = static_cast<C>(1.0 - params.momentum);
+        const C unbiased = moments.squares / (moments.count - C(1));
+        kernel.write_parameter(kNewOne, channel, kept * kernel.parameter(kOldOne, channel, C(0)) + fresh * moments.mean);
+        kernel.write_parameter(kNewTwo, channel, kept * kernel.parameter(kOldTwo, channel, C(0)) + fresh * unbiased);
+      }
+    }
+  }
+  __syncthreads();
+  C factor[kOwn], added[kOwn];
+  kernel.read_line(0, centre);
+  kernel.read_line(1, factor);
+  kernel.read_line(2, added);
+  kernel.keep_narrow(x);
+  const C alpha = static_cast<C>(params.blend.alpha), floor = params.rectifies ? C(0) : -C(INFINITY);
+  const auto write = [&](int k, const typename Kernel::Elements& of_x, const typename Kernel::Elements& of_z) {
+    if (!kernel.has(k)) return;
+    C values[kWidth], addends[kWidth];
+    of_x.widen_into(values);
+    of_z.widen_into(addends);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      C value = factor[i % kOwn] * (values[i] - centre[i % kOwn]) + added[i % kOwn];
+      if (params.z != nullptr) value += addends[i];
+      values[i] = alpha * (value < floor ? floor : value);  // NaN stays NaN
+    }
+    kernel.write(values, kernel.at(k));
+  };
+#pragma unroll
+  for (int k = 0; k < kVectors; ++k) write(k, x[k], z[k]);
+  if constexpr (Kernel::kStreams) {
+    for (int turn = kernel.template turns<kVectors>() - 1; turn > 0; --turn) {
+      kernel.load(x, params.x, turn * kVectors);
+      if (params.z != nullptr) kernel.load(z, params.z, turn * kVectors);
+#pragma unroll
+      for (int k = 0; k < kVectors; ++k) write(turn * kVectors + k, x[k], z[k]);
+    }
+  }
+}
+
+template <typename T, int kBytes, bool kLast, int kBlocks>
+__device__ void resident_backward(const ResidentParams& params) {
+  using Kernel = Resident<T, kBytes, kLast, kBlocks>;
+  using C = Compute<T>;
+  constexpr int kWidth = Kernel::kWidth, kOwn = Kernel::kOwn, kPairs = Kernel::kPairs;
+  __shared__ typename Kernel::Shared shared;
+  let_next_start();
+  const Kernel kernel(params, shared);
+  kernel.begin_to_exchange();
+  wait_for_previous();
+  typename Kernel::Elements x[kPairs], dy[kPairs];
+  // From the first-th vector on, dy masked where a ReLU followed; once more it may be what the thread itself has left as dz.
+  const auto load = [&](int first, bool once_more) {
+    const bool is_masked = once_more && params.z != nullptr;
+    kernel.load(x, params.x, first);
+    kernel.load(dy, is_masked ? params.z : params.dy, first);
+    if (params.y == nullptr || is_masked) return;
+    constexpr int kMasks = kPairs / 2;  // of y at once, for which there are registers
+#pragma unroll
+    for (int next = 0; next < kPairs; next += kMasks) {
+      typename Kernel::Elements y[kMasks];
+      kernel.load(y, params.y, first + next);
+#pragma unroll
+      for (int k = 0; k < kMasks; ++k) {
+        C values[kWidth];
+        y[k].widen_into(values);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          T& place = reinterpret_cast<T*>(&dy[next + k].word)[i];
+          place = values[i] > C(0) ? place : T{};
+        }
+      }
+    }
+  };
+  load(0, false);
+  C mean[kOwn], scale = C(1), inv_std = C(1);
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) mean[i] = kernel.parameter(kOfMean, kernel.first + kernel.column * kOwn + i, C(0));
+  if (kernel.is_owner()) {
+    scale = kernel.parameter(kOfScale, kernel.owned(), C(1));
+    inv_std = kernel.parameter(kOfInvStd, kernel.owned(), C(1));
+  }
+  C plain[kOwn] = {}, weighted[kOwn] = {};
+  const auto add_up = [&](int first) {
+    if (params.z != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kPairs; ++k) {
+        using Word = decltype(dy[k].word);
+        if (kernel.has(first + k)) *reinterpret_cast<Word*>(static_cast<T*>(params.z) + kernel.at(first + k)) = dy[k].word;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      if (!kernel.has(first + k)) continue;
+      C values[kWidth], weights[kWidth];
+      x[k].widen_into(values);
+      dy[k].widen_into(weights);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        plain[i % kOwn] += weights[i];
+        weighted[i % kOwn] += weights[i] * (values[i] - mean[i % kOwn]);
+      }
+    }
+  };
+  add_up(0);
+  const int turns = kernel.template turns<kPairs>();
+  if constexpr (Kernel::kStreams) {  // what is kept in the end is what came last
+    for (int turn = 1; turn < turns; ++turn) {
+      load(turn * kPairs, false);
+      add_up(turn * kPairs);
+    }
+  }
+  kernel.put_together(plain, shared.of_warps[0]);
+  kernel.put_together(weighted, shared.of_warps[1]);
+  kernel.meet_cluster();
+  __syncthreads();
+  if (kernel.is_owner()) {
+    Sums<C> sums{kernel.total(shared.of_warps[0]), kernel.total(shared.of_warps[1]) * inv_std};
+    if constexpr (kBlocks > 1) {
+      const C found[Kernel::kNumbers] = {sums.plain, sums.normalized, C(0)};
+      sums = {};
+      kernel.exchange(found, [&](const C(&part)[Kernel::kNumbers]) { sums = sums.merged({part[0], part[1]}); });
+    }
+    const C factor = inv_std * scale, share = C(1) / static_cast<C>(params.vectors * (kWidth / kOwn));
+    kernel.leave(factor, sums.normalized * (share * factor) * inv_std, sums.plain * (share * factor));
+    if (kernel.rank == 0) {
+      const C alpha = static_cast<C>(params.parameter_alpha), beta = static_cast<C>(params.parameter_beta);
+      const auto write = [&](ResidentParameter to, ResidentParameter old, C value) {
+        value *= alpha;
+        if (params.parameters[old] != nullptr) value += beta * kernel.parameter(old, kernel.owned(), C(0));
+        kernel.write_parameter(to, kernel.owned(), value);
+      };
+      write(kNewOne, kOldOne, sums.normalized);
+      write(kNewTwo, kOldTwo, sums.plain);
+    }
+  }
+  __syncthreads();
+  C a[kOwn], b[kOwn], c[kOwn];
+  kernel.read_line(0, a);
+  kernel.read_line(1, b);
+  kernel.read_line(2, c);
+  kernel.keep_narrow(x);
+  kernel.keep_narrow(dy);
+  const C alpha = static_cast<C>(params.blend.alpha);
+  const auto write = [&](int first) {
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      if (!kernel.has(first + k)) continue;
+      C values[kWidth], weights[kWidth];
+      x[k].widen_into(values);
+      dy[k].widen_into(weights);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const int own = i % kOwn;
+        values[i] = alpha * (a[own] * weights[i] - b[own] * (values[i] - mean[own]) - c[own]);
+      }
+      kernel.write(values, kernel.at(first + k));
+    }
+  };
+  write((turns - 1) * kPairs);
+  if constexpr (Kernel::kStreams) {
+    for (int turn = turns - 2; turn >= 0; --turn) {
+      load(turn * kPairs, true);
+      write(turn * kPairs);
+    }
+  }
+}
+
+}  // namespace dnncore

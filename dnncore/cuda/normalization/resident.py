@@ -1,0 +1,289 @@
+"""Batch normalisation in training, and its gradients, of channels that a block or a cluster keeps in registers: in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache, partial
+
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, kernel_call
+from dnncore.cuda.normalization.cuts import cut_of, operands_of
+from dnncore.cuda.normalization.frame import LIKE_X, PACK_BYTES, Operand, Partition
+from dnncore.cuda.normalization.passes import places_of
+from dnncore.cuda.normalization.statistics import GroupStatistics
+from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, record, small_divisor, struct
+from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.unit import Unit
+from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
+from dnncore.problems import BatchNormBackwardProblem, BatchNormForwardProblem
+
+__all__ = ["Resident"]
+
+_THREADS, _LEAST_THREADS = 512, 64
+"""Of a block, powers of two; kResidentThreads in resident.cuh."""
+
+_VECTORS = 8
+"""That a thread has at most, forward; kVectors in resident.cuh."""
+
+_VECTORS_WANTED = 4
+"""Where each thread has fewer, half as many threads do."""
+
+_COLUMNS = (1, 2)
+"""Packs of channels of a block; two are a sector of 32 bytes."""
+
+_HALF_A_SECTOR = 2
+"""What a pack that is alone in its sector costs on its way from the second-level cache."""
+
+_EXCHANGE_CLOCKS = {1: 0, 2: 1000, 8: 2000}
+"""By the blocks of a cluster: what it takes until they have told each other what they found. Assumed, not measured on a GPU."""
+
+_MOST_BLOCKS = max(_EXCHANGE_CLOCKS)
+"""Of a cluster, whose kernels can read planes in turns; kMostBlocks in resident.cuh."""
+
+_BYTES_PER_CLOCK = 40
+"""Of a multiprocessor, in and out. Assumed, not measured on a GPU."""
+
+_OF_MEMORY_RATE, _OF_MEMORY_RATE_IN_TURNS = 0.5, 0.7
+"""Of more blocks than there are multiprocessors. Assumed, not measured on a GPU: a multiprocessor has one block, which reads, adds
+up and writes in turn; for the longer, the more turns there are."""
+
+_OF_CACHE = 0.6
+"""Of the second-level cache, what holds elements until they are read again. Assumed, not measured on a GPU."""
+
+_CLUSTERS = "sm_90a"
+"""What there are clusters on, of the architectures that kernels are built for."""
+
+_DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+
+
+class _Parameter(IntEnum):
+    """What a channel has one value of, by its place in the struct; ResidentParameter in resident.cuh."""
+
+    SCALE = 0
+    BIAS = 1
+    MEAN = 2
+    INV_STD = 3
+    FIRST_OLD = 4
+    SECOND_OLD = 5
+    FIRST_NEW = 6
+    SECOND_NEW = 7
+
+
+_PARAMS = struct(
+    *BLEND,
+    *((name, ADDRESS) for name in ("x", "dy", "y", "z", "output")),
+    ("parameters", ADDRESS, len(_Parameter)),
+    ("parameter_steps", "<i8", len(_Parameter)),
+    ("step", "<i8"),
+    *((name, "<f8") for name in ("epsilon", "momentum", "parameter_alpha", "parameter_beta")),
+    ("run", SMALL_DIVISOR),
+    *((name, "<i4") for name in ("outer", "inner", "vectors", "part", "columns")),
+    ("narrow", "<u4"),
+    ("rectifies", "<i4"),
+)
+
+_Problem = BatchNormForwardProblem | BatchNormBackwardProblem
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How a launch shares out the channels of a tensor. Immutable.
+
+    Args:
+        partition: Of the tensor, in vectors of what a thread reads at once.
+        vector_bytes: Of those.
+        columns: Packs of channels of a block; 1 of planes.
+        blocks: That have a channel together.
+        threads: Of each.
+    """
+
+    partition: Partition
+    vector_bytes: int
+    columns: int
+    blocks: int
+    threads: int
+
+    @property
+    def grid(self) -> int:
+        """Blocks of the launch."""
+        return self.partition.group_packs // self.columns * self.blocks
+
+    @property
+    def vectors(self) -> int:
+        """Of a channel, or pack of channels."""
+        return self.partition.element_packs
+
+    @property
+    def part(self) -> int:
+        """Of those, a block's."""
+        return -(-self.vectors // self.blocks)
+
+    @classmethod
+    def all_of(cls, problem: _Problem, figures: DeviceFigures) -> Iterator[_Shape]:
+        """Those whose blocks can keep their part of a channel, or read planes in turns."""
+        itemsize = problem.x.dtype.itemsize
+        for vector_bytes in (PACK_BYTES, PACK_BYTES // 2):
+            partition = Partition.of(cut_of(problem), operands_of(problem), figures, vector_bytes)
+            if not partition.is_aligned or len(partition.groups[0]) > 1:
+                continue
+            is_last = partition.packs_groups
+            if vector_bytes < PACK_BYTES and (is_last or itemsize != 2):  # there are no such kernels
+                continue
+            for columns in _COLUMNS if is_last else (1,):
+                for blocks in _EXCHANGE_CLOCKS if figures.architecture == _CLUSTERS else (1,):
+                    vectors = columns * -(-partition.element_packs // blocks)
+                    shape = cls(partition, vector_bytes, columns, blocks, _threads(vectors))
+                    fits = shape.kept(problem) == shape.part or (blocks == _MOST_BLOCKS and not is_last)
+                    if fits and partition.group_packs % columns == 0:
+                        yield shape
+            return
+
+    def kept(self, problem: _Problem) -> int:
+        """Of a block's vectors, those that stay in registers."""
+        is_forward = isinstance(problem, BatchNormForwardProblem)
+        most = _VECTORS if is_forward else self._pairs
+        return min(self.threads // self.columns * most, self.part)
+
+    @property
+    def _pairs(self) -> int:
+        """Vectors of x, and of dy, that a thread has at most, as there are registers for; kPairs in resident.cuh."""
+        if self.partition.packs_groups:
+            return 4  # beside sums of several channels
+        return 6 if self.blocks == _MOST_BLOCKS and self.vector_bytes == PACK_BYTES else 8
+
+    def seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
+        """Estimated time of the launch."""
+        nbytes, of_memory = operand_bytes(problem), figures.bytes_per_second
+        if self.grid > figures.multiprocessors:
+            of_memory *= _OF_MEMORY_RATE_IN_TURNS if self.kept(problem) < self.part else _OF_MEMORY_RATE
+        twice = 1  # tensors that are read again: x, or x and dy, and y if no dz has what it masks
+        if isinstance(problem, BatchNormBackwardProblem):
+            twice = 3 if problem.y is not None and problem.dz is None else 2
+        read = twice * problem.x.size * problem.x.dtype.itemsize
+        at_once = read * min(self.grid, figures.multiprocessors) / self.grid  # of the channels that are under way
+        lost = max(1 - _OF_CACHE * figures.l2_bytes / at_once, 0.0)
+        again = read * (1 - self.kept(problem) / self.part)
+        nbytes += round(again * lost)
+        is_half = self.partition.packs_groups and self.columns * self.vector_bytes < _COLUMNS[-1] * PACK_BYTES
+        busy = min(self.grid, figures.multiprocessors)
+        of_blocks = busy * _BYTES_PER_CLOCK * figures.clock_hz / (_HALF_A_SECTOR if is_half else 1)
+        moving = max(nbytes / of_memory, (nbytes + again * (1 - lost)) / of_blocks)
+        return figures.launch_seconds + _EXCHANGE_CLOCKS[self.blocks] / figures.clock_hz + moving
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Batch normalisation in training, or its gradients, in one launch. Immutable.
+
+    Args:
+        direction: "forward" or "backward".
+    """
+
+    direction: str
+    name: str = "resident"
+
+    def offer(self, problem: _Problem, figures: DeviceFigures) -> Offer | str:
+        """See `backend.Algorithm`; the workspace is for what computes it where addresses are not aligned."""
+        if problem.x.dtype not in _DTYPES:
+            return f"x is of {problem.x.dtype.value}; its sums are of 32 bits"
+        if not problem.x.size:
+            return "x is empty"
+        shape = _fastest(problem, figures)
+        if shape is None:
+            return (
+                f"channels of x {problem.x} are no whole vectors that lie alike in all operands, or have more elements "
+                f"than the registers of {_MOST_BLOCKS} blocks keep"
+            )
+        anywhere = next(
+            offer for offer in (way.offer(problem, figures) for way in self._anywhere) if isinstance(offer, Offer)
+        )
+        prepare = partial(_prepare, problem, figures, self.direction, shape, anywhere)
+        return Offer(shape.seconds(problem, figures), prepare, anywhere.workspace_bytes)
+
+    def units(self) -> tuple[Unit, ...]:
+        """Its own, and those for addresses that are not aligned."""
+        own = (
+            unit for dtype in _DTYPES for one in (True, False) for unit in _units(self.direction, dtype, one).values()
+        )
+        return (*own, *(unit for way in self._anywhere for unit in way.units()))
+
+    @property
+    def _anywhere(self) -> tuple[GroupStatistics, ...]:
+        return GroupStatistics("parts", self.direction), GroupStatistics("whole", self.direction)
+
+
+def _fastest(problem: _Problem, figures: DeviceFigures) -> _Shape | None:
+    """By estimate; None where no blocks can keep their part of a channel."""
+    return min(_Shape.all_of(problem, figures), key=lambda one: one.seconds(problem, figures), default=None)
+
+
+def _threads(vectors: int) -> int:
+    """Of a block that has so many vectors."""
+    wanted = 1 << (-(-vectors // _VECTORS_WANTED) - 1).bit_length()
+    return min(max(wanted, _LEAST_THREADS), _THREADS)
+
+
+def _prepare(problem: _Problem, figures: DeviceFigures, direction: str, shape: _Shape, anywhere: Offer) -> Calls:
+    partition, dtype = shape.partition, problem.x.dtype
+    operands, places = operands_of(problem), {one: Place(place) for one, place in places_of(problem).items()}
+    extents, strides = partition.elements[0], partition.elements[1 + Operand.X]
+    width = 1 if partition.packs_groups else partition.width
+    parameters = {one: Operand[one.name] for one in _Parameter if Operand[one.name] in operands}
+    params = record(
+        _PARAMS,
+        parameter_steps=[partition.groups[1 + Operand[one.name]][0] for one in _Parameter],
+        step=partition.groups[1 + Operand.X][0] if partition.group_count > 1 else 0,
+        run=small_divisor(extents[-1] // width),
+        outer=strides[0] if len(strides) > 1 else 0,
+        inner=strides[-1] * width,
+        vectors=shape.vectors,
+        part=shape.part,
+        columns=shape.columns,
+        narrow=sum(1 << one for one, operand in parameters.items() if operands[operand].dtype is not dtype.compute),
+        rectifies=problem.activation is not None,
+    )
+    for name in ("epsilon", "momentum", "parameter_alpha", "parameter_beta"):
+        params[name] = getattr(problem, name, 0.0)
+    fields = {Operand.X: "x", Operand.DY: "dy", Operand.Y: "y", Operand.Z: "z", Operand.OUTPUT: "output"}
+    addresses: dict[FieldPath, Place] = {field: places[one] for one, field in fields.items() if one in places}
+    addresses |= {("parameters", int(one)): places[operand] for one, operand in parameters.items()}
+    unit = _units(direction, dtype, shape.blocks == 1)[partition.packs_groups, shape.vector_bytes, shape.blocks]
+    calls = kernel_call(unit, shape.grid, shape.threads, params, addresses, starts_early=figures.starts_early)
+    alignments = tuple((places[one], shape.vector_bytes) for one in LIKE_X if one in places)
+    return (WhereAligned(alignments, calls, anywhere.prepare()),)
+
+
+@cache
+def _units(direction: str, dtype: DType, alone: bool) -> dict[tuple[bool, int, int], Unit]:
+    """The kernels by whether they are for channels-last tensors, the bytes of a vector and the blocks of a cluster.
+
+    Args:
+        direction: "forward" or "backward".
+        dtype: Of x.
+        alone: Those of blocks that have whole channels; otherwise those of clusters. They are compiled apart, since these exist for
+            one architecture.
+    """
+    element = c_type(dtype)
+    source = (
+        '#include "dnncore/normalization/resident.cuh"\n'
+        "using namespace dnncore;\n"
+        f'static_assert(sizeof(ResidentParams) == {_PARAMS.itemsize}, "dnncore/cuda and resident.cuh disagree");\n'
+    )
+    entries: dict[tuple[bool, int, int], str] = {}
+    for blocks in (each for each in _EXCHANGE_CLOCKS if (each == 1) == alone):
+        for is_last, nbytes in ((False, PACK_BYTES), (False, PACK_BYTES // 2), (True, PACK_BYTES)):
+            if nbytes < PACK_BYTES and dtype.itemsize != 2:
+                continue
+            layout = ("last" if is_last else "planes") + ("" if nbytes == PACK_BYTES else "_halves")
+            entry = f"normalization_resident_{direction}_{element}_{layout}" + ("" if alone else f"_by_{blocks}")
+            cluster = "" if alone else f"__cluster_dims__({blocks}, 1, 1) "
+            source += (
+                f'extern "C" __global__ void {cluster}__launch_bounds__({_THREADS}, 1) {entry}'
+                "(const __grid_constant__ ResidentParams params) {\n"
+                f"  resident_{direction}<{element}, {nbytes}, {str(is_last).lower()}, {blocks}>(params);\n}}\n"
+            )
+            entries[is_last, nbytes, blocks] = entry
+    return {key: Unit(source, entry, () if alone else (_CLUSTERS,)) for key, entry in entries.items()}
