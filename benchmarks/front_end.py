@@ -26,6 +26,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -153,15 +154,15 @@ class FreeInstance:
         memory = np.zeros(Slot.nbytes(max_batch_rows, spec.signature), np.uint8)
         self.slots: tuple[Slot, ...] = (Slot(memory, max_batch_rows, spec.signature, spec.preprocessing),)
         self._outputs = np.zeros((max_batch_rows, CLASSES), np.float32)
-        self._begun = 0
+        self._begun: deque[int] = deque()
 
     def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:  # noqa: ARG002 - as the Protocol has it
         """Remember how many."""
-        self._begun = rows
+        self._begun.append(rows)
 
     def finish(self) -> Mapping[int, np.ndarray]:
         """Zeros."""
-        return {0: self._outputs[: self._begun]}
+        return {0: self._outputs[: self._begun.popleft()]}
 
 
 class FreeHost(Host):

@@ -138,7 +138,7 @@ class SlowInstance(FreeInstance):
     def finish(self) -> Mapping[int, np.ndarray]:
         """Zeros, when they are due."""
         if self._shape.capacity is not None:
-            time.sleep(self._shape.base_s + self._begun * self._shape.row_s)
+            time.sleep(self._shape.base_s + self._begun[0] * self._shape.row_s)
         return super().finish()
 
 

@@ -176,14 +176,41 @@ class Executor:
         """Copy the inputs to the device, run, and wait for the outputs.
 
         Args:
+            feeds: As `launch` has them; so the rest.
+            wanted: See there.
+            sources: See there.
+
+        Returns:
+            The outputs by name; overwritten by the next run.
+
+        Raises:
+            BadParamError: as `launch`; so any other error.
+        """
+        results = self.launch(feeds, wanted, sources=sources)
+        self._handle.stream.synchronize()
+        return results
+
+    def launch(
+        self,
+        feeds: Mapping[str, np.ndarray] | None = None,
+        wanted: Sequence[str] | None = None,
+        *,
+        sources: Mapping[str, np.ndarray | Callable[[Tensor], None]] | None = None,
+        into: Mapping[str, np.ndarray] | None = None,
+    ) -> Mapping[str, np.ndarray]:
+        """Enqueue the copies of the inputs, a run, and the copies of its outputs, on the handle's stream.
+
+        Args:
             feeds: Arrays by name, copied into `inputs` first; what is not among them is taken as it is there.
             wanted: Names of the outputs that are copied to the host; None for all.
             sources: What an input comes from in place of `inputs`, by name: an array that goes to the device from where it is,
                 such as one of `Device.host_buffer`; or what is called with the input's tensor and enqueues on the handle whatever
                 writes it.
+            into: Arrays that outputs are copied to, by name, in place of the executor's own: of `Device.host_buffer`, as others
+                may not be written before the run is over. Several runs may be under way at a time where each has its own.
 
         Returns:
-            The outputs by name; overwritten by the next run.
+            The outputs by name, which are there once the stream has passed what it holds now; overwritten by the next run.
 
         Raises:
             BadParamError: an array is of another shape or dtype, or has the name of no input; a source is not contiguous.
@@ -195,6 +222,8 @@ class Executor:
             self.inputs[name][...] = array
         for name, source in (sources or {}).items():
             self._check_feed(name, source)
+        for name, array in (into or {}).items():
+            self._check_result(name, array)
         device, stream = self._handle.device, self._handle.stream
         for name in self.inputs:
             source = self.inputs[name] if sources is None or name not in sources else sources[name]
@@ -203,11 +232,23 @@ class Executor:
             else:
                 source(self._tensors[name])
         program.run()
-        results = {name: self._results[name] for name in (self.graph.outputs if wanted is None else wanted)}
+        given = into or {}
+        results = {
+            name: given[name] if name in given else self._results[name]
+            for name in (self.graph.outputs if wanted is None else wanted)
+        }
         for name, result in results.items():
             device.copy_to_host(stream, result, self._tensors[name].address)
-        stream.synchronize()
         return results
+
+    def _check_result(self, name: str, array: np.ndarray) -> None:
+        if name not in self._results:
+            raise BadParamError(f"net {self.graph.name!r} has no output {name!r}; it has {', '.join(self._results)}")
+        dtype, shape = self._results.form(name)
+        if array.shape != shape or array.dtype != dtype:
+            raise BadParamError(
+                f"output {name} is {dtype}{list(shape)}, it cannot go to {array.dtype}{list(array.shape)}"
+            )
 
     def _check_feed(self, name: str, array: np.ndarray | Callable[[Tensor], None]) -> None:
         if name not in self.inputs:

@@ -14,7 +14,7 @@ from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 from dnnserve.signature import Signature, TensorSpec
 
-from dnncore import Handle
+from dnncore import Handle, ops
 from dnncore.backend import Memory
 from dnncore.dtypes import DType
 from dnncore.errors import OutOfMemoryError
@@ -177,6 +177,74 @@ def test_pixels_are_answered_as_the_rows_that_they_make_alone_and_beside_rows(de
     expected = run(pipeline, rows)
     assert np.array_equal(run(pipeline, pixels), expected)
     assert np.array_equal(run(pipeline, pixels[:2], rows[2:3], pixels[3:]), expected)
+    host.close()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_batches_that_are_begun_before_others_have_ended_are_answered_as_alone(device: str) -> None:
+    """Of pixels and of rows, as many as there are slots, and over and over in the same ones; finished by another thread."""
+    package, slots = make_package(), 3
+    made = np.random.default_rng(4)
+    batches = [made.integers(0, 256, (1 + number % 8, 8, 8, 1), np.uint8) for number in range(8)]
+    batches[2:5:2] = [package.of_images[0].normalize(each) for each in batches[2:5:2]]
+    host = NetHost(device, {KEY: served(package)}, terms=Terms(num_slots=slots))
+    pipeline = host.load(KEY, 8)
+    alone = [run(pipeline, each) for each in batches]
+    blocks = [block_of(each) for each in batches]
+    with ThreadPoolExecutor(1) as finisher:
+        for number in range(len(batches) + slots):
+            if number >= slots:
+                finisher.submit(pipeline.finish).result()
+                finisher.submit(pipeline.deliver).result()
+                assert np.array_equal(blocks[number - slots].outputs[0], alone[number - slots])
+            if number < len(batches):
+                pipeline.stage([blocks[number]])
+                pipeline.begin()
+    host.close()
+
+
+def test_pixels_are_brought_when_those_before_were_read_and_read_when_they_were_brought(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Streams wait for each other by events: as the log of both has it, from the third batch on, when both places are taken."""
+    log: list[tuple[str, Any]] = []
+
+    class Watched(Handle):
+        def wait(self, event: Any) -> None:
+            log.append(("wait", event))
+            super().wait(event)
+
+        def record_event(self) -> Any:
+            log.append(("event", event := super().record_event()))
+            return event
+
+    kind = type(Handle("cpu").device)
+    copy, normalize = kind.copy_to_device, ops.image_normalization
+
+    def watched_copy(*arguments: Any) -> None:
+        log.append(("copy", None))
+        copy(*arguments)
+
+    def watched_normalize(*arguments: Any, **more: Any) -> None:
+        log.append(("normalize", None))
+        normalize(*arguments, **more)
+
+    monkeypatch.setattr("dnnserve.engine.net.Handle", Watched)
+    monkeypatch.setattr(kind, "copy_to_device", watched_copy)
+    monkeypatch.setattr(ops, "image_normalization", watched_normalize)
+    host = NetHost("cpu", {KEY: served()})
+    pipeline = host.load(KEY, 4)
+    read: list[Any] = []
+    for _ in range(4):
+        log.clear()
+        run(pipeline, np.ones((2, 8, 8, 1), np.uint8))
+        waited, copied, brought, waited_too, normalized, was_read, ended = log
+        assert [name for name, _ in log] == ["wait", "copy", "event", "wait", "normalize", "event", "event"]
+        assert (waited_too[1], copied[1], normalized[1]) == (brought[1], None, None)
+        read.append(was_read[1])
+        assert ended[1] is not was_read[1]
+        if len(read) > 2:
+            assert waited[1] is read[-3]
     host.close()
 
 

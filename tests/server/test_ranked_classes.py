@@ -58,14 +58,14 @@ def infer(rows: np.ndarray, count: int = 0) -> bytes:
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Names of the outputs that came to the host, for each batch."""
     seen: list[list[str]] = []
-    run = Executor.run
+    launch = Executor.launch
 
     def spy(executor: Executor, *feeds: Any, **how: Any) -> Any:
-        outputs = run(executor, *feeds, **how)
+        outputs = launch(executor, *feeds, **how)
         seen.append(list(outputs))
         return outputs
 
-    monkeypatch.setattr(Executor, "run", spy)
+    monkeypatch.setattr(Executor, "launch", spy)
     return seen
 
 

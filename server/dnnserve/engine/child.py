@@ -162,31 +162,82 @@ def main(device: str, channel: str) -> int:
 def serve(device: str, assignment: Assignment, link: Link) -> None:
     """Open the device and answer what is asked, until the other end is closed or the device is lost."""
     host: Host | None = None
-    stager = _Stager(link)
+    stager, finisher = _Stager(link), _Finisher(link, device)
     try:
         host = assignment.open_host(device)
         link.send(Opened())
-        desk = _Desk(host, assignment.models, stager.pipelines, link)
+        desk = _Desk(host, assignment.models, stager.pipelines, link, finisher)
         while (order := stager.orders.get()) is not None:
             question, fds = order
             try:
-                desk.answer(question, fds)
+                if isinstance(question, LocalPipeline | Exception):
+                    desk.run(question)
+                else:
+                    desk.answer(question, fds)
             except DeviceFaultError:
                 raise
             except OSError:
                 return  # the runner has gone
-            except Exception as error:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
-                asked = "run" if isinstance(question, LocalPipeline | Exception) else type(question).__name__.lower()
-                _log.exception("%s failed on %s", asked, device)
+            except Exception as error:  # noqa: BLE001 - whatever was asked, what is asked next gets its chance
+                _log.exception("%s failed on %s", type(question).__name__.lower(), device)
                 link.send(_failure(error))
     except Exception as error:  # noqa: BLE001 - the runner is told, and this process ends
         if not isinstance(error, OSError):
-            link.send(_failure(error))
+            with contextlib.suppress(OSError):  # it was told of a batch before that failed likewise
+                link.send(_failure(error))
     finally:
+        finisher.close()
         link.shut_down()
         stager.join()
         if host is not None:
             host.close()
+
+
+class _Finisher:
+    """Waits for batches in the order in which they were begun, delivers their outputs, and says so, in a thread of its own, while
+    the next one is begun.
+
+    Args:
+        link: To the runner.
+        device: What the log calls it.
+    """
+
+    def __init__(self, link: Link, device: str) -> None:
+        self._link = link
+        self._device = device
+        self._begun: queue.Queue[LocalPipeline | Exception | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._finish, name="dnnserve-finisher", daemon=True)
+        self._thread.start()
+
+    def put(self, begun: LocalPipeline | Exception) -> None:
+        """Finish the oldest batch of a pipeline that was begun, or say in its turn why there is none."""
+        self._begun.put(begun)
+
+    def wait(self) -> None:
+        """Wait until all there is has been said."""
+        self._begun.join()
+
+    def close(self) -> None:
+        """Finish what there is, and end the thread."""
+        self._begun.put(None)
+        self._thread.join()
+
+    def _finish(self) -> None:
+        while (begun := self._begun.get()) is not None:
+            try:
+                self._link.note(_finished(begun))
+            except OSError:
+                self._link.shut_down()  # the runner has gone, as the stager finds out
+            except DeviceFaultError as error:
+                with contextlib.suppress(OSError):
+                    self._link.send(_failure(error))
+                self._link.shut_down()  # the runner is told, and this process ends
+            except Exception as error:  # noqa: BLE001 - whatever a batch does, the next one gets its chance
+                _log.exception("run failed on %s", self._device)
+                with contextlib.suppress(OSError):
+                    self._link.send(_failure(error))
+            finally:
+                self._begun.task_done()
 
 
 class _Desk:
@@ -197,21 +248,39 @@ class _Desk:
         store: Where it finds models.
         pipelines: Where the stager finds them.
         link: To the runner.
+        finisher: Of batches.
     """
 
     def __init__(
-        self, host: Host, store: dict[ModelKey, Any], pipelines: dict[ModelKey, LocalPipeline], link: Link
+        self,
+        host: Host,
+        store: dict[ModelKey, Any],
+        pipelines: dict[ModelKey, LocalPipeline],
+        link: Link,
+        finisher: _Finisher,
     ) -> None:
         self._host = host
         self._store = store
         self._pipelines = pipelines
         self._link = link
+        self._finisher = finisher
+
+    def run(self, staged: LocalPipeline | Exception) -> None:
+        """Begin a batch, which is answered when it has ended, or be told why there is none.
+
+        Raises:
+            DeviceFaultError: the device is lost, or nothing more can be received; what was begun before has been answered.
+        """
+        failure = staged if isinstance(staged, Exception) else _failure_to_begin(staged)
+        if isinstance(failure, DeviceFaultError):
+            self._finisher.wait()
+            raise failure
+        self._finisher.put(failure or staged)
 
     def answer(self, question: object, fds: Sequence[int]) -> None:
-        """Do what is asked, and say so."""
+        """Do what is asked, and say so, after what was asked before."""
+        self._finisher.wait()
         match question:
-            case LocalPipeline():
-                self._link.note(_run(question))
             case Load(model=key):
                 with self._forgetting(key):
                     self._unpack(key, fds)
@@ -236,8 +305,6 @@ class _Desk:
                 self._host.unload(key)
                 self._store.pop(key, None)
                 self._link.send(Unloaded())
-            case Exception():
-                raise question
 
     @contextmanager
     def _forgetting(self, model: ModelKey) -> Iterator[None]:
@@ -262,10 +329,19 @@ class _Desk:
         self._link.send(Loaded(pipeline.depth, pipeline.max_batch_rows, signature, fresh.timings_ns))
 
 
-def _run(pipeline: LocalPipeline) -> tuple[Any, ...]:
-    pipeline.begin()
-    timing = pipeline.finish()
-    pipeline.deliver()
+def _failure_to_begin(staged: LocalPipeline) -> Exception | None:
+    try:
+        staged.begin()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the runner is told in its turn
+        return error
+    return None
+
+
+def _finished(begun: LocalPipeline | Exception) -> tuple[Any, ...]:
+    if isinstance(begun, Exception):
+        raise begun
+    timing = begun.finish()
+    begun.deliver()
     return tuple(Done(*timing))
 
 

@@ -17,7 +17,7 @@ __all__ = ["Instance"]
 
 
 class Instance(Protocol):
-    """One model, loaded on one device and warm. Owned by one thread."""
+    """One model, loaded on one device and warm. Owned by one thread, but `finish` may be called by another one beside `begin`."""
 
     @property
     def max_batch_rows(self) -> int:

@@ -9,12 +9,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from dnncore import Handle, ops
+from dnncore.backend import Device, Event
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError, OutOfMemoryError
@@ -32,6 +34,9 @@ from dnnserve.signature import Signature, TensorSpec
 __all__ = ["NetHost", "NetInstance", "ServedModel", "Terms", "signature_of"]
 
 _log = logging.getLogger(__name__)
+
+_PLACES = 2
+"""For pixels on the device: those of the batch that is computed, and of the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,55 @@ class Terms:
         return 1 if self.batch_invariant else None
 
 
+class _Results:
+    """Where the outputs of the batches of one slot go on the host. Owned by one thread.
+
+    Args:
+        device: Whose copies come here.
+        rows: Of the largest batch.
+        signature: What the model gives.
+    """
+
+    def __init__(self, device: Device, rows: int, signature: Signature) -> None:
+        self._device = device
+        self._rows = rows
+        self._signature = signature
+        self._whole: dict[int, np.ndarray] = {}  # made when they are first wanted: page-locked memory is scarce
+        self._parts: dict[
+            tuple[int, int], np.ndarray
+        ] = {}  # their first rows: a stream keeps each array that it copies to
+
+    def of(self, number: int, rows: int) -> np.ndarray:
+        """[rows, ...] of an output."""
+        if number not in self._whole:
+            output = self._signature.outputs[number]
+            shape = self._rows, *output.shape
+            memory = self._device.host_buffer(math.prod(shape) * output.dtype.itemsize)
+            self._whole[number] = memory.view(output.dtype.numpy).reshape(shape)
+        if (number, rows) not in self._parts:
+            self._parts[number, rows] = self._whole[number][:rows]
+        return self._parts[number, rows]
+
+
+class _Begun(NamedTuple):
+    """A batch that the device has. Immutable.
+
+    Args:
+        since_ns: When it was given the batch.
+        end: Of the batch.
+        outputs: [rows, ...] of those that are wanted, by number; there when it has ended.
+    """
+
+    since_ns: int
+    end: Event
+    outputs: Mapping[int, np.ndarray]
+
+
 class NetInstance:
     """A model on a handle of its own: one set of weights, one executor a bucket. Owned by one thread; the handle checks.
+
+    A batch is enqueued when it is begun: while the device computes one, the pixels of the next are brought to it. On the CPU it is
+    computed then.
 
     Args:
         handle: Of the device; closed with the instance.
@@ -117,11 +169,16 @@ class NetInstance:
             Slot(handle.device.host_buffer(nbytes), self.max_batch_rows, signature, served.preprocessing)
             for _ in range(terms.num_slots)
         )
-        self._pixels = None
+        self._pixels: _Pixels | None = None
         if served.preprocessing is not None:
-            self._pixels = _Pixels(handle, served.preprocessing, self.max_batch_rows)
-            self._pixels.warm_up(self._executors, signature.inputs[0].name, self.slots[0])
-        self._begun: deque[tuple[int, int, bool, Sequence[int]]] = deque()
+            with ExitStack() as undo:
+                self._pixels = undo.enter_context(closing(_Pixels(handle, served.preprocessing, self.max_batch_rows)))
+                self._pixels.warm_up(self._executors, signature.inputs[0].name, self.slots[0])
+                undo.pop_all()
+        self._parts: dict[tuple[int, int, bool], Sequence[np.ndarray]] = {}
+        self._results = [_Results(handle.device, self.max_batch_rows, signature) for _ in self.slots]
+        self._begun: deque[_Begun] = deque()
+        self._ended_ns = 0
         self.computed_ns = 0
 
     def _bind(
@@ -142,7 +199,7 @@ class NetInstance:
     def _shortage(self, served: ServedModel, rows: int) -> OutOfMemoryError | None:
         """What is missing for batches of so many rows, found out before anything is taken; None: there is room."""
         wanted = footprint(served.model.graph, self._handle, rows, self._terms.slice_images)
-        pixels = 0 if served.preprocessing is None else rows * math.prod(served.preprocessing.input_shape)
+        pixels = 0 if served.preprocessing is None else _PLACES * rows * math.prod(served.preprocessing.input_shape)
         free, total = self._handle.device.free_bytes(), self._handle.info.total_memory_bytes
         kept = int((1 - self._terms.memory_fraction) * total)
         if wanted.nbytes + pixels <= free - kept:
@@ -167,11 +224,17 @@ class NetInstance:
     def adopt(self) -> None:
         """Belong to the calling thread from now on."""
         self._handle.adopt()
+        if self._pixels is not None:
+            self._pixels.adopt()
         self._checkpoint = lambda: None
 
     def close(self) -> None:
         """Give everything back."""
-        self._handle.close()
+        try:
+            if self._pixels is not None:
+                self._pixels.close()
+        finally:
+            self._handle.close()
 
     @property
     def max_batch_rows(self) -> int:
@@ -179,27 +242,41 @@ class NetInstance:
         return self._executors[-1].batch
 
     def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
-        """Remember what `finish` shall run: this process has nothing else to do meanwhile."""
-        self._begun.append((slot, rows, pixels, wanted))
-
-    def finish(self) -> Mapping[int, np.ndarray]:
-        """Run the smallest executor that holds the rows. Rows of padding are zero."""
-        slot, rows, pixels, wanted = self._begun.popleft()
+        """Enqueue the smallest executor that holds the rows. Rows of padding are zero."""
+        began_ns = time.monotonic_ns()
         executor = next(executor for executor in self._executors if executor.batch >= rows)
         sources: dict[str, np.ndarray | Callable[[Tensor], None]] = {}
-        for tensor, array in zip(self.signature.inputs, self.slots[slot].read(pixels=pixels), strict=True):
-            batch = array[: executor.batch]
-            batch[rows:] = 0
-            sources[tensor.name] = self._pixels.normalizer(batch) if pixels and self._pixels is not None else batch
-        began_ns = time.monotonic_ns()
-        names = {number: self.signature.outputs[number].name for number in wanted}
-        outputs = executor.run(wanted=[*names.values()], sources=sources)
-        self.computed_ns = time.monotonic_ns() - began_ns
-        return {number: outputs[name][:rows] for number, name in names.items()}
+        for tensor, array in zip(self.signature.inputs, self._brought(slot, executor.batch, pixels), strict=True):
+            array[rows:] = 0
+            sources[tensor.name] = self._pixels.normalizer(array) if pixels and self._pixels is not None else array
+        results = {number: self._results[slot].of(number, executor.batch) for number in wanted}
+        into = {self.signature.outputs[number].name: array for number, array in results.items()}
+        executor.launch(wanted=[*into], sources=sources, into=into)
+        outputs = {number: array[:rows] for number, array in results.items()}
+        self._begun.append(_Begun(began_ns, self._handle.record_event(), outputs))
+
+    def finish(self) -> Mapping[int, np.ndarray]:
+        """Wait for the oldest batch; from any thread, one at a time."""
+        begun = self._begun.popleft()
+        begun.end.synchronize()
+        now_ns = time.monotonic_ns()
+        self.computed_ns = now_ns - max(begun.since_ns, self._ended_ns)
+        self._ended_ns = now_ns
+        return begun.outputs
+
+    def _brought(self, slot: int, rows: int, pixels: bool) -> Sequence[np.ndarray]:
+        """The first rows of a slot: the same arrays each time, because a stream keeps those that it copies from."""
+        key = slot, rows, pixels
+        if key not in self._parts:
+            self._parts[key] = [array[:rows] for array in self.slots[slot].read(pixels=pixels)]
+        return self._parts[key]
 
 
 class _Pixels:
-    """Pixels on the device, and what turns them into rows. Owned by one thread; the handle checks.
+    """Pixels on the device, and what turns them into rows. Owned by one thread; the handles check.
+
+    They are brought there on a stream of their own, and lie in two places by turns: so those of a batch can come while the one
+    before is computed.
 
     Args:
         handle: Of the device.
@@ -212,7 +289,9 @@ class _Pixels:
         table, mean = preprocessing.normalization.operands()
         self._table = handle.upload(table)
         self._mean = None if mean is None else handle.upload(mean)
-        self._pixels = handle.tensor((max_rows, *preprocessing.input_shape), DType.UINT8, Layout.NHWC)
+        shape = (max_rows, *preprocessing.input_shape)
+        self._places = deque(_Place(handle.tensor(shape, DType.UINT8, Layout.NHWC), None) for _ in range(_PLACES))
+        self._bringing = Handle(handle.info.name)
 
     def warm_up(self, executors: Sequence[Executor], name: str, slot: Slot) -> None:
         """Compile what pixels need, before a client waits for it."""
@@ -223,11 +302,39 @@ class _Pixels:
         """What writes the rows of pixels, uint8 [rows, H, W, C] in the net's order of channels, into an input."""
 
         def write(rows: Tensor) -> None:
-            there = self._pixels.view(self._pixels.descriptor.with_shape((len(pixels), *self._pixels.shape[1:])))
-            self._handle.device.copy_to_device(self._handle.stream, there.address, pixels)
-            ops.image_normalization(self._handle, 1.0, there, self._table, 0.0, rows, mean=self._mean)
+            tensor, read = self._places.popleft()
+            there = tensor.view(tensor.descriptor.with_shape((len(pixels), *tensor.shape[1:])))
+            bringing = self._bringing
+            try:
+                if read is not None:
+                    bringing.wait(read)
+                bringing.device.copy_to_device(bringing.stream, there.address, pixels)
+                self._handle.wait(bringing.record_event())
+                ops.image_normalization(self._handle, 1.0, there, self._table, 0.0, rows, mean=self._mean)
+            finally:  # whatever becomes of this batch, others follow
+                self._places.append(_Place(tensor, self._handle.record_event()))
 
         return write
+
+    def adopt(self) -> None:
+        """Belong to the calling thread from now on."""
+        self._bringing.adopt()
+
+    def close(self) -> None:
+        """Give the stream back."""
+        self._bringing.close()
+
+
+class _Place(NamedTuple):
+    """Where pixels lie on the device. Immutable.
+
+    Args:
+        tensor: [max_rows, H, W, C].
+        read: When those that lie there have been read; None: none do.
+    """
+
+    tensor: Tensor
+    read: Event | None
 
 
 class NetHost:
@@ -304,9 +411,9 @@ class NetHost:
             if future.exception() is None:  # waits
                 self._adopt(model, future.result())
         self._loading.clear()
-        with ExitStack() as closing:  # one that fails keeps no other from being closed
+        with ExitStack() as closed:  # one that fails keeps no other from being closed
             for instance in self._instances.values():
-                closing.callback(instance.close)
+                closed.callback(instance.close)
         self._instances.clear()
 
     def _adopt(self, model: ModelKey, fresh: Fresh) -> None:

@@ -89,7 +89,8 @@ class _Staged:
 
 
 class LocalPipeline:
-    """A pipeline over an instance. Owned by one thread, but `stage` may be called by another, beside the one that runs batches.
+    """A pipeline over an instance. Owned by one thread, or by three: one that stages batches, one that begins them, and one that
+    finishes and delivers them.
 
     Args:
         instance: Loaded and warm.
