@@ -66,7 +66,12 @@ clock of a multiprocessor; of so many rows, if there are fewer [measured on an H
 
 _OF_MEMORY_RATE = 0.6
 """What is reached at most of the memory's rate where the tensor cores have little to do [measured on an H200: filters of one tap
-from 256 to 64 channels; from 64 to 256 it is 0.3]."""
+from 256 to 64 channels]."""
+
+_PACK_BYTES = 16
+_WRITTEN_AS_COLUMNS, _WRITTEN_SINGLY = 2.5, 8.0
+"""Bytes that are read in the time of one of C, where columns are neighbours in memory: whole packs of them, and others [measured on
+an H200: filters of one tap, NCHW, from 64 to 256 channels of 56 x 56, and from 256 to 1024 of 14 x 14]."""
 
 _OF_16_BITS = (DType.FLOAT16, DType.BFLOAT16)
 _LEAST_LAUNCHES, _LEAST_EXTENDED_LAUNCHES = 1.0, 1.4
@@ -98,7 +103,18 @@ def memory_seconds(problem: Any, product: Product, figures: DeviceFigures) -> fl
     """What the operands take on their way through memory, where tensor cores may wait for them and somebody says what they are."""
     if isinstance(problem, Product) or product.dtype in FULL_PRECISION:
         return 0.0
-    return operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    written = sum(tensor.size * tensor.dtype.itemsize for tensor in problem.outputs)
+    nbytes: float = operand_bytes(problem) + (_of_written(product) - 1) * written
+    return nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+
+
+def _of_written(product: Product) -> float:
+    """What a byte of C takes of one that is read."""
+    fastest = [phase.column[0] for phase in product.phases if phase.column]
+    if product.dtype not in _OF_16_BITS or any(digit.other_stride != 1 for digit in fastest):
+        return 1.0
+    is_packed = all(digit.extent * product.dtype.itemsize % _PACK_BYTES == 0 for digit in fastest)
+    return _WRITTEN_AS_COLUMNS if is_packed else _WRITTEN_SINGLY
 
 
 def least_tiled_seconds(
