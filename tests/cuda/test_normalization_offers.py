@@ -204,6 +204,8 @@ def test_gradients_of_rows_are_found_in_one_pass(rows: int, length: int, dtype: 
         (batch_norm("forward", SMALL, "float32", "NHWC"), "resident"),
         (batch_norm("forward", SMALL, "float16", "NCHW"), "resident"),
         (batch_norm("backward", SMALL, "float16", "NCHW"), "resident"),
+        (batch_norm("forward", (64, 512, 7, 7), "float16", "NCHW"), "resident"),
+        (batch_norm("backward", (128, 2048, 7, 7), "float32", "NCHW"), "resident"),
         (group_norm("forward", SMALL, "float32", "NHWC"), "parts"),
         (group_norm("forward", (2, 64, 5, 5), "float32", "NHWC"), "whole"),
         (group_norm("backward", (2, 64, 2, 2), "float32", "NCHW"), "whole"),

@@ -81,6 +81,15 @@ MAPS = (
     Maps("planes", 8, (6, 2, 80, 81), "bfloat16", narrow=True),
     Maps("planes_halves", 8, (12, 2, 38, 38), "float16"),
     Maps("planes_halves", 8, (9, 2, 42, 46), "bfloat16"),
+    Maps("planes_singles", 1, (37, 2, 7, 7)),
+    Maps("planes_singles", 2, (5, 2, 3, 5)),
+    Maps("planes_singles", 8, (11, 2, 5, 5)),
+    Maps("planes_singles", 1, (48, 2, 7, 7), "float16", narrow=True),
+    Maps("planes_singles", 2, (7, 2, 9, 9), "float16"),
+    Maps("planes_singles", 8, (19, 2, 3, 3), "float16"),
+    Maps("planes_singles", 1, (3, 2, 21, 21), "bfloat16"),
+    Maps("planes_singles", 2, (35, 2, 7, 7), "bfloat16", narrow=True),
+    Maps("planes_singles", 8, (9, 2, 5, 7), "bfloat16"),
     Maps("last", 1, (3, 8, 5, 7), columns=2),
     Maps("last", 2, (3, 12, 9, 11)),
     Maps("last", 8, (5, 8, 9, 11), columns=2),
@@ -156,6 +165,22 @@ def test_vectors_are_of_half_the_bytes_where_planes_are_no_more() -> None:
     assert {multiple for _, multiple in choice.alignments} == {8}
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_planes_that_are_no_whole_vectors_are_read_by_single_elements(direction: str, dtype: str) -> None:
+    problem = Maps("planes_singles", 1, (64, 512, 7, 7), dtype).problem(direction)
+    (choice,) = _prepared(problem)
+    assert {multiple for _, multiple in choice.alignments} == {problem.x.dtype.itemsize}
+    (call,) = choice.aligned
+    assert isinstance(call, KernelCall)
+    assert call.block[0] == 224  # 4 planes of 49: each thread has one element of every fourth image
+
+
+def test_planes_that_are_whole_vectors_are_not_read_by_single_elements() -> None:
+    small = Maps("planes", 1, (4, 512, 4, 4), "float16").problem("forward")
+    assert {shape.vector_bytes for shape in resident._Shape.all_of(small, H200)} == {16}
+
+
 def test_without_clusters_a_block_keeps_a_channel() -> None:
     small, large = (Maps("planes", 1, (batch, 64, 14, 14)).problem("forward") for batch in (64, 128))
     assert isinstance(Resident("forward").offer(small, A100), Offer)
@@ -169,7 +194,8 @@ def test_without_clusters_a_block_keeps_a_channel() -> None:
         (Maps("planes", 1, (2, 3, 4, 4), "float64").problem("forward"), "float64"),
         (Maps("planes", 1, (0, 3, 4, 4)).problem("forward"), "empty"),
         (Maps("last", 1, (64, 64, 112, 112)).problem("forward"), "registers"),
-        (Maps("planes", 1, (2, 3, 5, 5), "float16").problem("backward"), "vectors"),
+        (Maps("planes", 1, (2, 3, 23, 23), "float16").problem("backward"), "at most 448"),
+        (Maps("planes", 1, (2048, 3, 7, 7)).problem("forward"), "registers"),
         (Maps("last", 1, (2, 13, 5, 5), "float16").problem("backward"), "vectors"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

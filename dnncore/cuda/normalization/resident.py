@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache, partial
 
@@ -30,6 +30,12 @@ _VECTORS = 8
 
 _VECTORS_WANTED = 4
 """Where each thread has fewer, half as many threads do."""
+
+_SINGLES = 16
+"""Single elements that a thread has at most, of x and of dy; kVectors and kPairs in resident.cuh."""
+
+_SINGLES_THREADS, _SINGLES_BLOCKS = 448, 2
+"""Most of a block that reads single elements, and such blocks that a multiprocessor has at least: with 72 registers a thread."""
 
 _COLUMNS = (1, 2)
 """Packs of channels of a block; two are a sector of 32 bytes."""
@@ -58,8 +64,13 @@ _IN_WAVES_OF_PACKS = 2.0
 """The same of all clusters that share packs of channels [measured on an H200: 128 x 1024 x 14 x 14 and 64 x 2048 x 7 x 7,
 channels-last]."""
 
+_SINGLE_CLOCKS = 4
+"""Of a multiprocessor, for each load or store of single elements by a warp: a dozen instructions. Assumed, not measured on a GPU."""
+
 _OF_CACHE = 0.6
 """Of the second-level cache, what holds elements until they are read again. Assumed, not measured on a GPU."""
+
+_WARP = 32
 
 _CLUSTERS = "sm_90a"
 """What there are clusters on, of the architectures that kernels are built for."""
@@ -87,7 +98,7 @@ _PARAMS = struct(
     ("parameter_steps", "<i8", len(_Parameter)),
     ("step", "<i8"),
     *((name, "<f8") for name in ("epsilon", "momentum", "parameter_alpha", "parameter_beta")),
-    ("run", SMALL_DIVISOR),
+    *((name, SMALL_DIVISOR) for name in ("run", "planes")),
     *((name, "<i4") for name in ("outer", "inner", "vectors", "part", "columns")),
     ("narrow", "<u4"),
     ("rectifies", "<i4"),
@@ -125,32 +136,54 @@ class _Shape:
         return self.partition.element_packs
 
     @property
+    def is_single(self) -> bool:
+        """Whether vectors are single elements."""
+        return self.partition.width == 1
+
+    @property
+    def run(self) -> int:
+        """Vectors of a channel that lie in one piece, if it has planes."""
+        return self.partition.elements[0][-1] // (1 if self.partition.packs_groups else self.partition.width)
+
+    @property
+    def planes(self) -> int:
+        """Of single elements: those of which each lane has one element at a time."""
+        return min(self.threads // self.run, self.vectors // self.run) if self.is_single else 1
+
+    @property
     def part(self) -> int:
-        """Of those, a block's."""
-        return -(-self.vectors // self.blocks)
+        """Of the vectors, a block's: of single elements whole planes."""
+        whole = self.run if self.is_single else 1
+        return -(-self.vectors // (whole * self.blocks)) * whole
 
     @classmethod
     def all_of(cls, problem: _Problem, figures: DeviceFigures) -> Iterator[_Shape]:
         """Those whose blocks can keep their part of a channel, or read planes in turns."""
         itemsize = problem.x.dtype.itemsize
-        for vector_bytes in (PACK_BYTES, PACK_BYTES // 2):
+        for vector_bytes in _widths(itemsize):
             partition = Partition.of(cut_of(problem), operands_of(problem), figures, vector_bytes)
             if not partition.is_aligned or len(partition.groups[0]) > 1:
                 continue
-            is_last = partition.packs_groups
-            if vector_bytes < PACK_BYTES and (is_last or itemsize != 2):  # there are no such kernels
+            is_last, is_single = partition.packs_groups, vector_bytes == itemsize
+            if vector_bytes < PACK_BYTES and is_last:  # there are no such kernels
+                continue
+            if is_single and partition.elements[0][-1] > _SINGLES_THREADS:
                 continue
             for columns in _COLUMNS if is_last else (1,):
                 for blocks in _EXCHANGE_CLOCKS if figures.architecture == _CLUSTERS else (1,):
-                    vectors = columns * -(-partition.element_packs // blocks)
-                    shape = cls(partition, vector_bytes, columns, blocks, _threads(vectors))
-                    fits = shape.kept(problem) == shape.part or (blocks == _MOST_BLOCKS and not is_last)
+                    shape = cls(partition, vector_bytes, columns, blocks, _LEAST_THREADS)
+                    threads = _single_threads(shape.part, shape.run) if is_single else _threads(columns * shape.part)
+                    shape = replace(shape, threads=threads)
+                    streams = blocks == _MOST_BLOCKS and not is_last and not is_single
+                    fits = shape.kept(problem) == shape.part or streams
                     if fits and partition.group_packs % columns == 0:
                         yield shape
             return
 
     def kept(self, problem: _Problem) -> int:
         """Of a block's vectors, those that stay in registers."""
+        if self.is_single:
+            return min(self.planes * self.run * _SINGLES, self.part)
         is_forward = isinstance(problem, BatchNormForwardProblem)
         most = _VECTORS if is_forward else self._pairs
         return min(self.threads // self.columns * most, self.part)
@@ -184,7 +217,14 @@ class _Shape:
                 moving *= _IN_WAVES_OF_PACKS
             elif self.blocks == _MOST_BLOCKS and isinstance(problem, BatchNormForwardProblem):
                 moving *= _IN_WAVES
-        return figures.launch_seconds + _EXCHANGE_CLOCKS[self.blocks] / figures.clock_hz + moving
+        return figures.launch_seconds + _EXCHANGE_CLOCKS[self.blocks] / figures.clock_hz + moving + self._issuing(problem, figures)
+
+    def _issuing(self, problem: _Problem, figures: DeviceFigures) -> float:
+        """Of single elements, what their loads and stores take beside what they move."""
+        if not self.is_single:
+            return 0.0
+        of_warps = operand_bytes(problem) / self.vector_bytes / _WARP
+        return of_warps * _SINGLE_CLOCKS / (min(self.grid, figures.multiprocessors) * figures.clock_hz)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +247,8 @@ class Resident:
         shape = _fastest(problem, figures)
         if shape is None:
             return (
-                f"channels of x {problem.x} are no whole vectors that lie alike in all operands, or have more elements "
-                f"than the registers of {_MOST_BLOCKS} blocks keep"
+                f"channels of x {problem.x} are no whole vectors that lie alike in all operands, nor single elements of planes of at most "
+                f"{_SINGLES_THREADS}, or have more elements than the registers of {_MOST_BLOCKS} blocks keep"
             )
         anywhere = next(
             offer for offer in (way.offer(problem, figures) for way in self._anywhere) if isinstance(offer, Offer)
@@ -239,17 +279,29 @@ def _threads(vectors: int) -> int:
     return min(max(wanted, _LEAST_THREADS), _THREADS)
 
 
+def _single_threads(part: int, run: int) -> int:
+    """Of a block that has so many single elements, in planes of `run`: as many as each has its most."""
+    planes = min(-(-part // (run * _SINGLES)), _SINGLES_THREADS // run)
+    return max(-(-planes * run // _WARP) * _WARP, _LEAST_THREADS)
+
+
+def _widths(itemsize: int) -> tuple[int, ...]:
+    """Bytes of the vectors that there are kernels for, the longest first; the last are single elements of planes."""
+    return (PACK_BYTES, PACK_BYTES // 2, itemsize) if itemsize == 2 else (PACK_BYTES, itemsize)
+
+
 def _prepare(problem: _Problem, figures: DeviceFigures, direction: str, shape: _Shape, anywhere: Offer) -> Calls:
     partition, dtype = shape.partition, problem.x.dtype
     operands, places = operands_of(problem), {one: Place(place) for one, place in places_of(problem).items()}
-    extents, strides = partition.elements[0], partition.elements[1 + Operand.X]
+    strides = partition.elements[1 + Operand.X]
     width = 1 if partition.packs_groups else partition.width
     parameters = {one: Operand[one.name] for one in _Parameter if Operand[one.name] in operands}
     params = record(
         _PARAMS,
         parameter_steps=[partition.groups[1 + Operand[one.name]][0] for one in _Parameter],
         step=partition.groups[1 + Operand.X][0] if partition.group_count > 1 else 0,
-        run=small_divisor(extents[-1] // width),
+        run=small_divisor(shape.run),
+        planes=small_divisor(shape.planes),
         outer=strides[0] if len(strides) > 1 else 0,
         inner=strides[-1] * width,
         vectors=shape.vectors,
@@ -287,14 +339,14 @@ def _units(direction: str, dtype: DType, alone: bool) -> dict[tuple[bool, int, i
     )
     entries: dict[tuple[bool, int, int], str] = {}
     for blocks in (each for each in _EXCHANGE_CLOCKS if (each == 1) == alone):
-        for is_last, nbytes in ((False, PACK_BYTES), (False, PACK_BYTES // 2), (True, PACK_BYTES)):
-            if nbytes < PACK_BYTES and dtype.itemsize != 2:
-                continue
-            layout = ("last" if is_last else "planes") + ("" if nbytes == PACK_BYTES else "_halves")
+        for is_last, nbytes in (*((False, nbytes) for nbytes in _widths(dtype.itemsize)), (True, PACK_BYTES)):
+            is_single = nbytes == dtype.itemsize
+            layout = "last" if is_last else "planes" + {PACK_BYTES: "", PACK_BYTES // 2: "_halves"}.get(nbytes, "_singles")
+            bounds = (_THREADS, 1) if not is_single else (_SINGLES_THREADS, _SINGLES_BLOCKS if alone else 1)
             entry = f"normalization_resident_{direction}_{element}_{layout}" + ("" if alone else f"_by_{blocks}")
             cluster = "" if alone else f"__cluster_dims__({blocks}, 1, 1) "
             source += (
-                f'extern "C" __global__ void {cluster}__launch_bounds__({_THREADS}, 1) {entry}'
+                f'extern "C" __global__ void {cluster}__launch_bounds__{bounds} {entry}'
                 "(const __grid_constant__ ResidentParams params) {\n"
                 f"  resident_{direction}<{element}, {nbytes}, {str(is_last).lower()}, {blocks}>(params);\n}}\n"
             )

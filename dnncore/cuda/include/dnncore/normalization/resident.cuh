@@ -11,7 +11,11 @@
 // multiplied by. The mean is taken first and the squared distances from it in a second pass over registers. The order of all sums
 // depends on the launch alone.
 //
-// Planes that are too large for that are read in turns by the largest clusters, of which each thread keeps one; the others are read
+// Planes that are no whole vectors of 8 bytes are read by single elements, of which a thread has up to 16. It has the same place of each of
+// its planes, so that no two of its addresses need a division: neighbouring lanes have neighbouring elements, and the warps few idle
+// lanes, as there are about as many threads as elements in some planes (224 for four of 7 x 7).
+//
+// Planes of vectors that are too many for that are read in turns by the largest clusters, of which each thread keeps one; the others are read
 // again, the last ones first. Of a few channels at a time they are in the second-level cache still, where a launch of its own, over all
 // channels, would find nothing. Squared distances are then from the mean of what is kept, and brought to that of all afterwards.
 #pragma once
@@ -46,7 +50,8 @@ struct ResidentParams {
   double momentum;
   double parameter_alpha;
   double parameter_beta;
-  SmallDivisor run;  // vectors that lie `inner` elements apart, before it goes `outer` elements further
+  SmallDivisor run;     // vectors that lie `inner` elements apart, before it goes `outer` elements further
+  SmallDivisor planes;  // of single elements: those of which each lane has one element at a time
   int32 outer;
   int32 inner;
   int32 vectors;  // of a channel, or pack of channels
@@ -65,10 +70,11 @@ struct Resident {
   static constexpr int kWidth = kBytes / sizeof(T), kOwn = kLast ? kWidth : 1;  // channels of a thread
   static constexpr int kChannels = kLast ? 2 * kWidth : 1;                      // most of a block
   static constexpr int kWarps = kResidentThreads / kWarpSize, kShare = kWarpSize / kOwn;
-  static constexpr int kVectors = 8;               // forward; _VECTORS in resident.py
+  static constexpr bool kSingles = kWidth == 1;
+  static constexpr int kVectors = kSingles ? 16 : 8;  // forward; _SINGLES and _VECTORS in resident.py
   static constexpr int kNumbers = 3;  // that an owner tells others
-  static constexpr bool kStreams = !kLast && kBlocks == kMostBlocks;
-  static constexpr int kPairs = kLast ? 4 : kStreams && kBytes == 16 ? 6 : 8;  // backward; _pairs there
+  static constexpr bool kStreams = !kLast && !kSingles && kBlocks == kMostBlocks;
+  static constexpr int kPairs = kLast ? 4 : kSingles ? 16 : kStreams && kBytes == 16 ? 6 : 8;  // backward; _pairs there
   using Elements = Loaded<T, kWidth>;
 
   struct Shared {
@@ -88,6 +94,8 @@ struct Resident {
   int32 rank;
   int32 begin;
   int32 end;
+  int64 single;   // where a thread's first single element is
+  int32 singles;  // that it has
 
   __device__ __forceinline__ Resident(const ResidentParams& params, Shared& shared) : params(params), shared(shared), rank(0) {
     const int columns = kLast ? params.columns : 1;
@@ -99,23 +107,36 @@ struct Resident {
     if constexpr (kBlocks > 1) rank = static_cast<int32>(block_rank());
     begin = min(rank * params.part, params.vectors);
     end = min(begin + params.part, params.vectors);
+    if constexpr (kSingles) {  // `part` is of whole planes; lanes beyond the last of `planes` have nothing
+      const SmallQuotientRemainder place = divide(lane, params.run);
+      const int32 before = divide(begin, params.run).quotient, images = divide(end, params.run).quotient - before;
+      const int32 rounded_up = images - place.quotient + params.planes.value - 1;
+      singles = place.quotient < params.planes.value ? divide(rounded_up, params.planes).quotient : 0;
+      single = first * params.step + ((before + place.quotient) * params.outer + place.remainder);
+    }
   }
 
   __device__ __forceinline__ bool is_owner() const { return static_cast<int>(threadIdx.x) < channels; }
   __device__ __forceinline__ int64 owned() const { return first + threadIdx.x; }
-  __device__ __forceinline__ bool has(int k) const { return begin + lane + k * lanes < end; }
+  __device__ __forceinline__ bool has(int k) const { return kSingles ? k < singles : begin + lane + k * lanes < end; }
 
-  // Where the k-th of a thread's vectors is, in elements.
-  __device__ __forceinline__ int64 at(int k) const {
+  // Where the k-th of a thread's vectors is.
+  template <typename Element>
+  __device__ __forceinline__ Element* at(Element* tensor, int k) const {
+    if constexpr (kSingles) {
+      const uint32 bytes = static_cast<uint32>(params.planes.value) * static_cast<uint32>(params.outer) * sizeof(T);  // fewer than 2^32
+      using Byte = std::conditional_t<std::is_const_v<Element>, const char, char>;
+      return reinterpret_cast<Element*>(reinterpret_cast<Byte*>(tensor + single) + k * static_cast<int64>(bytes));
+    }
     const SmallQuotientRemainder split = divide(begin + lane + k * lanes, params.run);
-    return (first + column * kOwn) * params.step + (split.quotient * params.outer + split.remainder * params.inner);
+    return tensor + (first + column * kOwn) * params.step + (split.quotient * params.outer + split.remainder * params.inner);
   }
 
   // Of a thread's vectors, kNumber from the start-th on.
   template <int kNumber>
   __device__ __forceinline__ void load(Elements (&found)[kNumber], const void* from, int start = 0) const {
 #pragma unroll
-    for (int k = 0; k < kNumber; ++k) found[k].load_if(has(start + k), static_cast<const T*>(from) + at(start + k));
+    for (int k = 0; k < kNumber; ++k) found[k].load_if(has(start + k), at(static_cast<const T*>(from), start + k));
   }
 
   // Elements of each channel that the block has, and how many of them it keeps; in turns of so many vectors a thread.
@@ -131,7 +152,7 @@ struct Resident {
 
   template <int kNumber>
   __device__ __forceinline__ static void keep_narrow(Elements (&kept)[kNumber]) {
-    if constexpr (sizeof(T) == 2) {
+    if constexpr (sizeof(T) == 2 && !kSingles) {  // as it is stored, a single element has a register to itself too
 #pragma unroll
       for (int k = 0; k < kNumber; ++k) forget_widened(kept[k].word);
     }
@@ -228,8 +249,8 @@ struct Resident {
   }
 
   // Write a vector of the output, whose values alpha is part of.
-  __device__ __forceinline__ void write(C (&values)[kWidth], int64 place) const {
-    auto* target = reinterpret_cast<Vector<T, kWidth>*>(static_cast<T*>(params.output) + place);
+  __device__ __forceinline__ void write(C (&values)[kWidth], int k) const {
+    auto* target = reinterpret_cast<Vector<T, kWidth>*>(at(static_cast<T*>(params.output), k));
     if (params.blend.beta != 0.0) {
       const Vector<T, kWidth> old = *target;
 #pragma unroll
@@ -355,7 +376,7 @@ __device__ void resident_forward(const ResidentParams& params) {
       if (params.z != nullptr) value += addends[i];
       values[i] = alpha * (value < floor ? floor : value);  // NaN stays NaN
     }
-    kernel.write(values, kernel.at(k));
+    kernel.write(values, k);
   };
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) write(k, x[k], z[k]);
@@ -417,7 +438,7 @@ __device__ void resident_backward(const ResidentParams& params) {
 #pragma unroll
       for (int k = 0; k < kPairs; ++k) {
         using Word = decltype(dy[k].word);
-        if (kernel.has(first + k)) *reinterpret_cast<Word*>(static_cast<T*>(params.z) + kernel.at(first + k)) = dy[k].word;
+        if (kernel.has(first + k)) *reinterpret_cast<Word*>(kernel.at(static_cast<T*>(params.z), first + k)) = dy[k].word;
       }
     }
 #pragma unroll
@@ -485,7 +506,7 @@ __device__ void resident_backward(const ResidentParams& params) {
         const int own = i % kOwn;
         values[i] = alpha * (a[own] * weights[i] - b[own] * (values[i] - mean[own]) - c[own]);
       }
-      kernel.write(values, kernel.at(first + k));
+      kernel.write(values, first + k);
     }
   };
   write((turns - 1) * kPairs);
