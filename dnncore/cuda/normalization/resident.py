@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, partial
 
@@ -65,7 +65,7 @@ _IN_WAVES_OF_PACKS = 2.0
 channels-last]."""
 
 _SINGLE_CLOCKS = 4
-"""Of a multiprocessor, for each load or store of single elements by a warp: a dozen instructions. Assumed, not measured on a GPU."""
+"""Of a multiprocessor, for a warp's load or store of single elements: a dozen instructions. Assumed, not measured on a GPU."""
 
 _OF_CACHE = 0.6
 """Of the second-level cache, what holds elements until they are read again. Assumed, not measured on a GPU."""
@@ -98,10 +98,11 @@ _PARAMS = struct(
     ("parameter_steps", "<i8", len(_Parameter)),
     ("step", "<i8"),
     *((name, "<f8") for name in ("epsilon", "momentum", "parameter_alpha", "parameter_beta")),
-    *((name, SMALL_DIVISOR) for name in ("run", "planes")),
+    ("run", SMALL_DIVISOR),
     *((name, "<i4") for name in ("outer", "inner", "vectors", "part", "columns")),
     ("narrow", "<u4"),
     ("rectifies", "<i4"),
+    ("planes", SMALL_DIVISOR),
 )
 
 _Problem = BatchNormForwardProblem | BatchNormBackwardProblem
@@ -116,14 +117,12 @@ class _Shape:
         vector_bytes: Of those.
         columns: Packs of channels of a block; 1 of planes.
         blocks: That have a channel together.
-        threads: Of each.
     """
 
     partition: Partition
     vector_bytes: int
     columns: int
     blocks: int
-    threads: int
 
     @property
     def grid(self) -> int:
@@ -156,6 +155,11 @@ class _Shape:
         whole = self.run if self.is_single else 1
         return -(-self.vectors // (whole * self.blocks)) * whole
 
+    @property
+    def threads(self) -> int:
+        """Of each block."""
+        return _single_threads(self.part, self.run) if self.is_single else _threads(self.columns * self.part)
+
     @classmethod
     def all_of(cls, problem: _Problem, figures: DeviceFigures) -> Iterator[_Shape]:
         """Those whose blocks can keep their part of a channel, or read planes in turns."""
@@ -171,11 +175,9 @@ class _Shape:
                 continue
             for columns in _COLUMNS if is_last else (1,):
                 for blocks in _EXCHANGE_CLOCKS if figures.architecture == _CLUSTERS else (1,):
-                    shape = cls(partition, vector_bytes, columns, blocks, _LEAST_THREADS)
-                    threads = _single_threads(shape.part, shape.run) if is_single else _threads(columns * shape.part)
-                    shape = replace(shape, threads=threads)
-                    streams = blocks == _MOST_BLOCKS and not is_last and not is_single
-                    fits = shape.kept(problem) == shape.part or streams
+                    shape = cls(partition, vector_bytes, columns, blocks)
+                    in_turns = blocks == _MOST_BLOCKS and not is_last and not is_single
+                    fits = shape.kept(problem) == shape.part or in_turns
                     if fits and partition.group_packs % columns == 0:
                         yield shape
             return
@@ -217,7 +219,8 @@ class _Shape:
                 moving *= _IN_WAVES_OF_PACKS
             elif self.blocks == _MOST_BLOCKS and isinstance(problem, BatchNormForwardProblem):
                 moving *= _IN_WAVES
-        return figures.launch_seconds + _EXCHANGE_CLOCKS[self.blocks] / figures.clock_hz + moving + self._issuing(problem, figures)
+        moving += self._issuing(problem, figures)
+        return figures.launch_seconds + _EXCHANGE_CLOCKS[self.blocks] / figures.clock_hz + moving
 
     def _issuing(self, problem: _Problem, figures: DeviceFigures) -> float:
         """Of single elements, what their loads and stores take beside what they move."""
@@ -247,8 +250,8 @@ class Resident:
         shape = _fastest(problem, figures)
         if shape is None:
             return (
-                f"channels of x {problem.x} are no whole vectors that lie alike in all operands, nor single elements of planes of at most "
-                f"{_SINGLES_THREADS}, or have more elements than the registers of {_MOST_BLOCKS} blocks keep"
+                f"channels of x {problem.x} are no whole vectors that lie alike in all operands, nor planes of at most "
+                f"{_SINGLES_THREADS} elements, or have more elements than the registers of {_MOST_BLOCKS} blocks keep"
             )
         anywhere = next(
             offer for offer in (way.offer(problem, figures) for way in self._anywhere) if isinstance(offer, Offer)
@@ -286,7 +289,7 @@ def _single_threads(part: int, run: int) -> int:
 
 
 def _widths(itemsize: int) -> tuple[int, ...]:
-    """Bytes of the vectors that there are kernels for, the longest first; the last are single elements of planes."""
+    """Bytes of the vectors of planes that there are kernels for, longest first; the last are single elements."""
     return (PACK_BYTES, PACK_BYTES // 2, itemsize) if itemsize == 2 else (PACK_BYTES, itemsize)
 
 
@@ -341,7 +344,9 @@ def _units(direction: str, dtype: DType, alone: bool) -> dict[tuple[bool, int, i
     for blocks in (each for each in _EXCHANGE_CLOCKS if (each == 1) == alone):
         for is_last, nbytes in (*((False, nbytes) for nbytes in _widths(dtype.itemsize)), (True, PACK_BYTES)):
             is_single = nbytes == dtype.itemsize
-            layout = "last" if is_last else "planes" + {PACK_BYTES: "", PACK_BYTES // 2: "_halves"}.get(nbytes, "_singles")
+            layout = (
+                "last" if is_last else "planes" + {PACK_BYTES: "", PACK_BYTES // 2: "_halves"}.get(nbytes, "_singles")
+            )
             bounds = (_THREADS, 1) if not is_single else (_SINGLES_THREADS, _SINGLES_BLOCKS if alone else 1)
             entry = f"normalization_resident_{direction}_{element}_{layout}" + ("" if alone else f"_by_{blocks}")
             cluster = "" if alone else f"__cluster_dims__({blocks}, 1, 1) "

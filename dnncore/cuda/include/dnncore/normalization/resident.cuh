@@ -11,11 +11,11 @@
 // multiplied by. The mean is taken first and the squared distances from it in a second pass over registers. The order of all sums
 // depends on the launch alone.
 //
-// Planes that are no whole vectors of 8 bytes are read by single elements, of which a thread has up to 16. It has the same place of each of
-// its planes, so that no two of its addresses need a division: neighbouring lanes have neighbouring elements, and the warps few idle
-// lanes, as there are about as many threads as elements in some planes (224 for four of 7 x 7).
+// Planes that are no whole vectors of 8 bytes are read by single elements, of which a thread has up to 16. Lanes are as many as there are
+// elements in some planes (196 of 224 threads for four planes of 7 x 7), so that a thread's elements are all at the same place of their
+// planes, the same distance apart: it divides once, not for each of them. Neighbouring lanes have neighbouring elements.
 //
-// Planes of vectors that are too many for that are read in turns by the largest clusters, of which each thread keeps one; the others are read
+// Planes of vectors that are too large for that are read in turns by the largest clusters, of which each thread keeps one; the others are read
 // again, the last ones first. Of a few channels at a time they are in the second-level cache still, where a launch of its own, over all
 // channels, would find nothing. Squared distances are then from the mean of what is kept, and brought to that of all afterwards.
 #pragma once
@@ -50,8 +50,7 @@ struct ResidentParams {
   double momentum;
   double parameter_alpha;
   double parameter_beta;
-  SmallDivisor run;     // vectors that lie `inner` elements apart, before it goes `outer` elements further
-  SmallDivisor planes;  // of single elements: those of which each lane has one element at a time
+  SmallDivisor run;  // vectors that lie `inner` elements apart, before it goes `outer` elements further
   int32 outer;
   int32 inner;
   int32 vectors;  // of a channel, or pack of channels
@@ -59,6 +58,7 @@ struct ResidentParams {
   int32 columns;  // packs of channels that a block has: 1 or 2; of planes 1
   uint32 narrow;  // a bit for each parameter: whether it is stored as x is
   int32 rectifies;
+  SmallDivisor planes;  // of single elements: those of which each lane has one element at a time
 };
 
 // kBytes is what a thread reads at once; kLast is of channels-last tensors, whose vectors are of kWidth channels; kBlocks have a channel
@@ -129,7 +129,8 @@ struct Resident {
       return reinterpret_cast<Element*>(reinterpret_cast<Byte*>(tensor + single) + k * static_cast<int64>(bytes));
     }
     const SmallQuotientRemainder split = divide(begin + lane + k * lanes, params.run);
-    return tensor + (first + column * kOwn) * params.step + (split.quotient * params.outer + split.remainder * params.inner);
+    const int64 place = (first + column * kOwn) * params.step + (split.quotient * params.outer + split.remainder * params.inner);
+    return tensor + place;
   }
 
   // Of a thread's vectors, kNumber from the start-th on.
@@ -156,6 +157,12 @@ struct Resident {
 #pragma unroll
       for (int k = 0; k < kNumber; ++k) forget_widened(kept[k].word);
     }
+  }
+
+  // All threads: which single elements there are is found out again. The compiler would keep the answers, one for each, and spill them;
+  // from another lane, for all that it knows, comes another number.
+  __device__ __forceinline__ void compare_anew() {
+    if constexpr (kSingles) singles = __shfl_sync(0xffffffffu, singles, threadIdx.x % kWarpSize);
   }
 
   // Of a channel; `otherwise` where there is no such parameter.
@@ -270,7 +277,7 @@ __device__ void resident_forward(const ResidentParams& params) {
   constexpr int kWidth = Kernel::kWidth, kOwn = Kernel::kOwn, kVectors = Kernel::kVectors;
   __shared__ typename Kernel::Shared shared;
   let_next_start();
-  const Kernel kernel(params, shared);
+  Kernel kernel(params, shared);
   kernel.begin_to_exchange();
   wait_for_previous();
   typename Kernel::Elements x[kVectors], z[kVectors];
@@ -364,6 +371,7 @@ __device__ void resident_forward(const ResidentParams& params) {
   kernel.read_line(1, factor);
   kernel.read_line(2, added);
   kernel.keep_narrow(x);
+  kernel.compare_anew();
   const C alpha = static_cast<C>(params.blend.alpha), floor = params.rectifies ? C(0) : -C(INFINITY);
   const auto write = [&](int k, const typename Kernel::Elements& of_x, const typename Kernel::Elements& of_z) {
     if (!kernel.has(k)) return;
@@ -397,7 +405,7 @@ __device__ void resident_backward(const ResidentParams& params) {
   constexpr int kWidth = Kernel::kWidth, kOwn = Kernel::kOwn, kPairs = Kernel::kPairs;
   __shared__ typename Kernel::Shared shared;
   let_next_start();
-  const Kernel kernel(params, shared);
+  Kernel kernel(params, shared);
   kernel.begin_to_exchange();
   wait_for_previous();
   typename Kernel::Elements x[kPairs], dy[kPairs];
@@ -425,6 +433,7 @@ __device__ void resident_backward(const ResidentParams& params) {
     }
   };
   load(0, false);
+  kernel.compare_anew();
   C mean[kOwn], scale = C(1), inv_std = C(1);
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) mean[i] = kernel.parameter(kOfMean, kernel.first + kernel.column * kOwn + i, C(0));
@@ -493,6 +502,7 @@ __device__ void resident_backward(const ResidentParams& params) {
   kernel.read_line(2, c);
   kernel.keep_narrow(x);
   kernel.keep_narrow(dy);
+  kernel.compare_anew();
   const C alpha = static_cast<C>(params.blend.alpha);
   const auto write = [&](int first) {
 #pragma unroll
