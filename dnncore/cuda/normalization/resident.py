@@ -57,8 +57,8 @@ _OF_MEMORY_RATE, _OF_MEMORY_RATE_IN_TURNS = 0.5, 0.7
 up and writes in turn; for the longer, the more turns there are."""
 
 _IN_WAVES = 1.6
-"""What moving takes forward of that where there are more clusters of most blocks than multiprocessors for them [measured on an H200:
-64 and 128 images, 64 to 512 channels of 112 x 112 to 28 x 28, fp16, NCHW; 1.2 to 2.1 times, and backward 0.9 to 1.5]."""
+"""What moving takes forward of that where there are more clusters of most blocks than multiprocessors for them [measured on an
+H200: 64 and 128 images, 64 to 512 channels of 112 x 112 to 28 x 28, fp16, NCHW; 1.2 to 2.1 times, and backward 0.9 to 1.5]."""
 
 _IN_WAVES_OF_PACKS = 2.0
 """The same of all clusters that share packs of channels [measured on an H200: 128 x 1024 x 14 x 14 and 64 x 2048 x 7 x 7,
