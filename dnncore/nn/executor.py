@@ -201,7 +201,8 @@ class Executor:
         """Enqueue the copies of the inputs, a run, and the copies of its outputs, on the handle's stream.
 
         Args:
-            feeds: Arrays by name, copied into `inputs` first; what is not among them is taken as it is there.
+            feeds: Arrays by name, copied into `inputs` first; what is not among them is taken as it is there. Runs that are under
+                way still may read `inputs`: wait for them, or give each `sources` of its own.
             wanted: Names of the outputs that are copied to the host; None for all.
             sources: What an input comes from in place of `inputs`, by name: an array that goes to the device from where it is,
                 such as one of `Device.host_buffer`; or what is called with the input's tensor and enqueues on the handle whatever

@@ -245,8 +245,10 @@ class Scheduler:
         with self._lock:
             while not (self._stopped or interrupted()):
                 batch, _, _ = self._take(device, ahead=True)
-                if batch is not None or ended():
+                if batch is not None:
                     return batch
+                if ended():
+                    break
                 self._busy.wait(device)
             self._busy.wake(self._least())  # this one may have been woken for a batch
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -203,6 +204,35 @@ def test_batches_that_are_begun_before_others_have_ended_are_answered_as_alone(d
     host.close()
 
 
+def test_models_are_computed_in_turn_and_what_one_takes_is_not_counted_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[tuple[Any, Any]] = []
+
+    class Watched(Handle):
+        def wait(self, event: Any) -> None:
+            waits.append((self, event))
+            super().wait(event)
+
+    now_ns = itertools.count(0, 10)
+    monkeypatch.setattr("dnnserve.engine.net.Handle", Watched)
+    monkeypatch.setattr("dnnserve.engine.net.time.monotonic_ns", lambda: next(now_ns))
+    other = ModelKey("other", 1)
+    host = NetHost("cpu", {KEY: served(), other: served()})
+    first, second = host.load(KEY, 4).instance, host.load(other, 4).instance
+    assert isinstance(first, NetInstance)
+    assert isinstance(second, NetInstance)
+    waits.clear()
+    for instance in (first, second, second, first):  # begun at 0, 10, 20 and 30 from now
+        instance.begin(0, 1, False, (0,))
+    ends = [begun.end for begun in (*first._begun, *second._begun)]
+    assert waits == [(second._handle, ends[0]), (first._handle, ends[3])]
+    for instance in (first, second, second, first):  # finished at 40, 50, 60 and 70
+        instance.finish()
+    assert (first.computed_ns, second.computed_ns) == (10, 10)
+    host.close()
+
+
 def test_pixels_are_brought_when_those_before_were_read_and_read_when_they_were_brought(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -245,6 +275,25 @@ def test_pixels_are_brought_when_those_before_were_read_and_read_when_they_were_
         assert ended[1] is not was_read[1]
         if len(read) > 2:
             assert waited[1] is read[-3]
+    host.close()
+
+
+def test_a_batch_whose_pixels_cannot_be_brought_costs_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = NetHost("cpu", {KEY: served()})
+    pipeline = host.load(KEY, 4)
+    pixels = np.ones((2, 8, 8, 1), np.uint8)
+    expected = run(pipeline, pixels)
+    normalize = ops.image_normalization
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OutOfMemoryError("no room for an event")
+
+    for _ in range(4):
+        monkeypatch.setattr(ops, "image_normalization", fail)
+        with pytest.raises(OutOfMemoryError):
+            run(pipeline, pixels)
+        monkeypatch.setattr(ops, "image_normalization", normalize)
+        assert np.array_equal(run(pipeline, pixels), expected)
     host.close()
 
 

@@ -121,3 +121,37 @@ def test_links_that_are_there_when_it_closes_have_ended_and_so_have_those_that_c
     receiver.close()
     assert ears.ends.empty()
     assert ears.heard.empty()
+
+
+def test_a_thread_that_cannot_be_started_is_started_for_the_next_link(
+    receiver: Receiver, make_link: Callable[[], tuple[Link, Link]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    (ours, _), (other, others) = make_link(), make_link()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            listen(receiver, ours)
+    ears = listen(receiver, other)
+    others.note(("heard",))
+    assert ears.next() == ("heard",)
+
+
+def test_an_end_that_fails_is_no_matter_for_the_other_links(
+    receiver: Receiver, make_link: Callable[[], tuple[Link, Link]], caplog: pytest.LogCaptureFixture
+) -> None:
+    (ours, theirs), (other, others) = make_link(), make_link()
+
+    def fail(_: Exception | None) -> None:
+        raise ValueError("it cannot end")
+
+    receiver.add(ours, lambda *_: None, fail)
+    ears = listen(receiver, other)
+    theirs.close()
+    others.note(("heard",))
+    assert ears.next() == ("heard",)
+    others.close()
+    assert ears.end() is None
+    assert "it cannot end" in caplog.text

@@ -237,6 +237,7 @@ class _Finisher:
                 with contextlib.suppress(OSError):
                     self._link.send(_failure(error))
             finally:
+                begun = None  # before waiting: it may be the last reference to a model that is unloaded
                 self._begun.task_done()
 
 

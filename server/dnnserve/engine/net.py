@@ -31,7 +31,7 @@ from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 from dnnserve.signature import Signature, TensorSpec
 
-__all__ = ["NetHost", "NetInstance", "ServedModel", "Terms", "signature_of"]
+__all__ = ["NetHost", "NetInstance", "ServedModel", "Terms", "Turns", "signature_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +104,21 @@ class _Results:
         return self._parts[number, rows]
 
 
+@dataclass(slots=True)
+class Turns:
+    """How the models of a device take turns. Mutable: who begins batches writes the first two, who finishes them the last.
+
+    Args:
+        holder: Stands for the model whose batch was begun last.
+        end: Of that batch.
+        ended_ns: When the batch ended that was finished last.
+    """
+
+    holder: object = None
+    end: Event | None = None
+    ended_ns: int = 0
+
+
 class _Begun(NamedTuple):
     """A batch that the device has. Immutable.
 
@@ -122,7 +137,7 @@ class NetInstance:
     """A model on a handle of its own: one set of weights, one executor a bucket. Owned by one thread; the handle checks.
 
     A batch is enqueued when it is begun: while the device computes one, the pixels of the next are brought to it. On the CPU it is
-    computed then.
+    computed then. Batches of several models are computed in the order in which they are begun, because what each takes is learned.
 
     Args:
         handle: Of the device; closed with the instance.
@@ -132,6 +147,9 @@ class NetInstance:
         terms: How it is loaded.
         whole: Whether all buckets must fit; else those that do not fit into the device's memory are left out, with a warning.
         checkpoint: Called between steps that take long; raises where the load is not wanted any more.
+
+    Attributes:
+        turns: Those of its device, once it takes part in them.
 
     Raises:
         OutOfMemoryError: not even a batch of one fits, or not all where all must.
@@ -178,7 +196,8 @@ class NetInstance:
         self._parts: dict[tuple[int, int, bool], Sequence[np.ndarray]] = {}
         self._results = [_Results(handle.device, self.max_batch_rows, signature) for _ in self.slots]
         self._begun: deque[_Begun] = deque()
-        self._ended_ns = 0
+        self._token = object()
+        self.turns = Turns()
         self.computed_ns = 0
 
     def _bind(
@@ -192,7 +211,7 @@ class NetInstance:
                 self._checkpoint()
                 executor = Executor(graph, handle, self._parameters, bucket, slice_images=slice_images, memory=memory)
                 executors.append(undo.enter_context(executor))
-                executor.run()  # compiles, plans and touches everything once, before a client waits for it
+                executor.run(wanted=())  # compiles and plans everything, before a client waits for it
             undo.pop_all()
         return executors[::-1]
 
@@ -251,17 +270,21 @@ class NetInstance:
             sources[tensor.name] = self._pixels.normalizer(array) if pixels and self._pixels is not None else array
         results = {number: self._results[slot].of(number, executor.batch) for number in wanted}
         into = {self.signature.outputs[number].name: array for number, array in results.items()}
+        if self.turns.holder is not self._token and self.turns.end is not None:
+            self._handle.wait(self.turns.end)
         executor.launch(wanted=[*into], sources=sources, into=into)
         outputs = {number: array[:rows] for number, array in results.items()}
-        self._begun.append(_Begun(began_ns, self._handle.record_event(), outputs))
+        end = self._handle.record_event()
+        self.turns.holder, self.turns.end = self._token, end
+        self._begun.append(_Begun(began_ns, end, outputs))
 
     def finish(self) -> Mapping[int, np.ndarray]:
         """Wait for the oldest batch; from any thread, one at a time."""
         begun = self._begun.popleft()
         begun.end.synchronize()
         now_ns = time.monotonic_ns()
-        self.computed_ns = now_ns - max(begun.since_ns, self._ended_ns)
-        self._ended_ns = now_ns
+        self.computed_ns = now_ns - max(begun.since_ns, self.turns.ended_ns)
+        self.turns.ended_ns = now_ns
         return begun.outputs
 
     def _brought(self, slot: int, rows: int, pixels: bool) -> Sequence[np.ndarray]:
@@ -296,7 +319,7 @@ class _Pixels:
     def warm_up(self, executors: Sequence[Executor], name: str, slot: Slot) -> None:
         """Compile what pixels need, before a client waits for it."""
         for executor in executors:
-            executor.run(sources={name: self.normalizer(slot.pixels[0][: executor.batch])})
+            executor.run(wanted=(), sources={name: self.normalizer(slot.pixels[0][: executor.batch])})
 
     def normalizer(self, pixels: np.ndarray) -> Callable[[Tensor], None]:
         """What writes the rows of pixels, uint8 [rows, H, W, C] in the net's order of channels, into an input."""
@@ -311,8 +334,12 @@ class _Pixels:
                 bringing.device.copy_to_device(bringing.stream, there.address, pixels)
                 self._handle.wait(bringing.record_event())
                 ops.image_normalization(self._handle, 1.0, there, self._table, 0.0, rows, mean=self._mean)
-            finally:  # whatever becomes of this batch, others follow
-                self._places.append(_Place(tensor, self._handle.record_event()))
+                read = self._handle.record_event()
+            except BaseException:
+                self._places.append(_Place(tensor, None))  # whatever becomes of this batch, others follow
+                self._handle.stream.synchronize()  # should it be read: by no event is it known when that is over
+                raise
+            self._places.append(_Place(tensor, read))
 
         return write
 
@@ -355,11 +382,13 @@ class NetHost:
         self._ending = threading.Event()
         self._loading: dict[ModelKey, Future[Fresh]] = {}
         self._instances: dict[ModelKey, NetInstance] = {}
+        self._turns = Turns()
         Handle(device).close()  # says at once what is wrong with the device, and begins its context
 
     def load(self, model: ModelKey, max_batch_rows: int) -> LocalPipeline:
         """Upload a model's weights and bind its buckets."""
         instance = self._instances[model] = self._make(model, max_batch_rows, whole=False)
+        instance.turns = self._turns
         return LocalPipeline(instance)
 
     def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int) -> None:
@@ -421,6 +450,7 @@ class NetHost:
         instance = fresh.pipeline.instance
         assert isinstance(instance, NetInstance)
         instance.adopt()
+        instance.turns = self._turns
         self._instances[model] = instance
 
     def _make(self, model: ModelKey, max_batch_rows: int, *, whole: bool) -> NetInstance:

@@ -155,7 +155,9 @@ class LocalPipeline:
         assert self._finished is not None
         (staged, outputs), position = self._finished, 0
         self._finished = None
-        for block in staged.batch:
-            block.write(outputs, position)
-            position += len(block)
-        self._free.append(staged.slot)
+        try:
+            for block in staged.batch:
+                block.write(outputs, position)
+                position += len(block)
+        finally:
+            self._free.append(staged.slot)

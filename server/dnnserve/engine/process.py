@@ -118,7 +118,11 @@ class EngineProcesses:
         with self._lock:
             ready = self._ready.get(device)
             child = ready.pop() if ready else _child(device)
-            host = ProcessHost(device, child, self._models, self._receiver)
+            try:
+                host = ProcessHost(device, child, self._models, self._receiver)
+            except BaseException:
+                child.close()
+                raise
             self._hosts.add(host)
             assert self._parcel is not None
             host.tell(self._parcel)

@@ -6,6 +6,7 @@ more in changes from thread to thread than in what was done with it.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import threading
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 from dnnserve.processes.link import Link
 
 __all__ = ["Receiver"]
+
+_log = logging.getLogger(__name__)
 
 
 class _Listener(NamedTuple):
@@ -55,11 +58,16 @@ class Receiver:
         """
         with self._lock:
             if not self._closed:
-                self._listeners[link.fileno()] = _Listener(link, hear, end)
-                self._ready.register(link.fileno(), select.EPOLLIN)
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._receive, name=self._name, daemon=True)
-                    self._thread.start()
+                    thread = threading.Thread(target=self._receive, name=self._name, daemon=True)
+                    thread.start()  # it may not, for want of memory: the next link tries again
+                    self._thread = thread
+                self._listeners[link.fileno()] = _Listener(link, hear, end)
+                try:
+                    self._ready.register(link.fileno(), select.EPOLLIN)
+                except BaseException:
+                    del self._listeners[link.fileno()]
+                    raise
                 return
         end(None)
 
@@ -80,10 +88,13 @@ class Receiver:
 
     def _receive(self) -> None:
         while True:
-            for descriptor, _ in self._ready.poll():
-                if descriptor == self._stop:
-                    return
-                self._receive_from(descriptor)
+            try:
+                for descriptor, _ in self._ready.poll():
+                    if descriptor == self._stop:
+                        return
+                    self._receive_from(descriptor)
+            except Exception:  # noqa: BLE001 - whatever it was, all links hang on this thread
+                _log.exception("%s goes on", self._name)
 
     def _receive_from(self, descriptor: int) -> None:
         listener, failure = self._listeners[descriptor], None
@@ -93,7 +104,9 @@ class Receiver:
                 return
         except Exception as error:  # noqa: BLE001 - one who cannot hear must not deafen the others
             failure = error
-        self._ready.unregister(descriptor)
         with self._lock:
             del self._listeners[descriptor]
-        listener.end(failure)
+        try:
+            self._ready.unregister(descriptor)
+        finally:
+            listener.end(failure)
