@@ -54,7 +54,7 @@ def test_a_convolution_under_autocast_takes_so_many_launches(
     w = TensorDescriptor.packed((filters, channels, extent, extent), "float32", layout)
     given = (x, w, TensorDescriptor.packed((filters,), "float32")) if bias else (x, w)
     conv = ConvolutionDescriptor.make(padding=extent // 2)
-    found, way = _launches(convolution._forward(conv, True, *given))
+    found, way = _launches(convolution._forward(conv, True, False, *given))
     assert found == forward
     assert way.results[0] == y
     wanted = (True, True, False, True) if bias else (True, True, False)
@@ -65,7 +65,7 @@ def test_a_convolution_under_autocast_takes_so_many_launches(
 
 def test_a_linear_layer_under_autocast_takes_so_many_launches() -> None:
     x, w, bias = (TensorDescriptor.packed(*form) for form in (((64, 1024), "float16"), ((512, 1024),), ((512,),)))
-    found, way = _launches(linear._forward(True, x, w, bias))
+    found, way = _launches(linear._forward(True, False, x, w, bias))
     assert found == 2  # w cast, and the product with the bias
     dy, saved = way.results
     found, way = _launches(linear._backward((WIDE, WIDE), (True, True, False, True), x, saved, dy))
