@@ -65,8 +65,8 @@ def _forward_by(
 ) -> Operation:
     """`_forward` with w, where it is cast, lying like `copy`.
 
-    A bias is added, and the ReLU taken, in one launch; or the bias is written before the convolution by a launch of its own, and the
-    ReLU is one behind it, whichever is faster.
+    A bias is added, and the ReLU taken, in one launch; or the bias is written before the convolution by a launch of its own, and
+    the ReLU is one behind it: whichever is faster.
     """
     draft, w_at, bias_at = Draft(2 if bias is None else 3), 1, 2
     y = new(conv.output_shape(x.shape, w.shape), x, w)
@@ -75,9 +75,10 @@ def _forward_by(
         w, w_at = draft.parameter(w, w_at, x.dtype, lying=copy)
     plain = ConvolutionProblem(Direction.FORWARD, x, w, y, conv)
     behind = (relu_in_place(y, y_at),) if relu else ()
+    along: TensorDescriptor | None = None
+    biases: tuple[int, ...] = ()
     apart: tuple[Step, ...]
     if bias is None:
-        along, biases = None, ()
         apart = (Step(plain, (0, w_at, y_at)), *behind)
     else:
         if casts:
@@ -188,7 +189,9 @@ class _Convolution(Function):
         conv, parameters, caller = ctx.settings
         wanted = ctx.needs_input_grad
         x, w, *of_relu = ctx.saved_tensors
-        return gradients_of(wanted)((*operate(_backward, (conv, parameters, wanted), (x, w, dy, *of_relu), caller), None))
+        return gradients_of(wanted)(
+            (*operate(_backward, (conv, parameters, wanted), (x, w, dy, *of_relu), caller), None)
+        )
 
 
 @cache

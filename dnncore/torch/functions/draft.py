@@ -131,7 +131,7 @@ class Draft:
         self.step(AddProblem(tensor, copy), place, copied)
         return copied
 
-    def rows(self, tensor: TensorDescriptor, place: int) -> tuple[TensorDescriptor, int | Scratch]:
+    def rows(self, tensor: TensorDescriptor, place: int | Scratch) -> tuple[TensorDescriptor, int | Scratch]:
         """Let it have a tensor [..., C] as [M, C]: where it lies or, where its strides do not allow that, copied.
 
         Returns:

@@ -27,8 +27,8 @@ def _forward(
 ) -> Operation:
     """(x, w, bias) -> y, and w where it is cast.
 
-    A bias is added, and the ReLU taken, in one launch, a convolution of single places; or the bias is written before the product by a
-    launch of its own, and the ReLU is one behind it.
+    A bias is added, and the ReLU taken, in one launch, a convolution of single places; or the bias is written before the product by
+    a launch of its own, and the ReLU is one behind it: whichever is faster.
     """
     draft, w_at, bias_at = Draft(2 if bias is None else 3), 1, 2
     y = TensorDescriptor.packed((*x.shape[:-1], w.shape[0]), x.dtype)
@@ -39,9 +39,10 @@ def _forward(
     results, _ = draft.rows(y, output)
     product = MatmulProblem(rows, w.transposed(), results)
     behind = (relu_in_place(results, output),) if relu else ()
+    along: TensorDescriptor | None = None
+    biases: tuple[int, ...] = ()
     apart: tuple[Step, ...]
     if bias is None:
-        along, biases = None, ()
         apart = (Step(product, (rows_at, w_at, output)), *behind)
     else:
         if casts:
@@ -53,9 +54,7 @@ def _forward(
     if len(apart) == 1:
         return draft.operation(apart)
     images, filters, planes = (_with_a_place(tensor) for tensor in (rows, w, results))
-    fused = FusedConvolutionProblem(
-        images, filters, planes, _POINTWISE, bias=along, activation=RELU if relu else None
-    )
+    fused = FusedConvolutionProblem(images, filters, planes, _POINTWISE, bias=along, activation=RELU if relu else None)
     return draft.operation(apart, (Step(fused, (rows_at, w_at, *biases, output)),))
 
 
