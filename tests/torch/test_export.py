@@ -129,6 +129,18 @@ def test_a_converted_model_is_exported_as_it_was() -> None:
     assert type(net(example).grad_fn).__name__ == "_LinearBackward", "and afterwards it computes with our kernels again"
 
 
+def test_layers_that_have_their_relu_are_exported_as_they_were() -> None:
+    """In evaluation too, where their forward is another than PyTorch's."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(36, 5), nn.ReLU()).eval()
+    example = torch.zeros(2, 3, 5, 5)
+    expected = dt.to_model(net, example)
+    assert dt.convert(net, fuse=True).fused == ("0", "3")
+    assert dt.to_model(net, example).graph == expected.graph
+    x = torch.randn(2, 3, 5, 5)
+    torch.testing.assert_close(torch.jit.trace(net, (example,), check_trace=False)(x), net(x))
+
+
 class _Masking(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (x > 0) * x + (x < 1) * 0.5

@@ -192,9 +192,9 @@ def _relus(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> int:
         counted.extend(given[:1] if given[-1] is True else ())
         return dt.convolution(*given)
 
-    def linear(*given: Any, relu: bool = False) -> Tensor:
-        counted.extend(given[:1] if relu else ())
-        return dt.linear(*given, relu=relu)
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
+        counted.extend([x] if relu else ())
+        return dt.linear(x, w, bias, relu)
 
     with monkeypatch.context() as patch:
         patch.setattr("dnncore.torch.modules.convolution.convolution", convolution)

@@ -61,12 +61,14 @@ def test_a_fused_layer_is_the_two_one_after_the_other(
         torch.testing.assert_close(a, b, rtol=4 * tolerance, atol=16 * tolerance)
 
 
-def test_an_empty_batch() -> None:
+@pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "fp16", "bf16"])
+def test_an_empty_batch(dtype: torch.dtype | None) -> None:
     for layer, shape in ((nn.Conv2d(3, 4, 3), (0, 3, 5, 5)), (nn.Linear(5, 4), (0, 5))):
         ours = nn.Sequential(layer, nn.ReLU())
         assert dt.convert(ours, fuse=True).fused == ("0",)
         x = torch.empty(shape, requires_grad=True)
-        y = ours(x)
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            y = ours(x)
         y.sum().backward()
         assert y.numel() == x.grad.numel() == 0
         assert not any(p.grad.any() for p in ours.parameters())
@@ -157,6 +159,7 @@ def test_every_way_on_every_device_gives_the_same(
     of_y = described[3]
     if layout == "rows":
         backward = linear._backward((torch.float32, torch.float32), wanted, described[0], low, of_y, of_y)
+        assert len(backward.ways) == 1 + casts  # dw is cast, or stored as it is wanted
     else:
         strides = described[1].strides if casts else None
         settings = (torch.float32, torch.float32, strides)

@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
-from dnncore.problems import AddProblem, FusedConvolutionProblem, MatmulProblem, SumProblem
+from dnncore.problems import (
+    AddProblem,
+    ConvolutionProblem,
+    Direction,
+    FusedConvolutionProblem,
+    MatmulProblem,
+    SumProblem,
+)
 from dnncore.torch.bridge import operate
 from dnncore.torch.dtypes import DTYPES
 from dnncore.torch.functions.draft import RELU, Draft, relu_in_place, sum_dtype
@@ -77,6 +84,25 @@ def _backward(
         wanted: Of x, w, the settings and, where there is one, the bias.
         y: What the ReLU gave, where there was one.
     """
+    of_w = DTYPES[dtypes[0]]
+    may_be_wide = wanted[1] and of_w is not dy.dtype and of_w is dy.dtype.compute
+    return Operation.any_of(
+        _backward_by(dtypes, wanted, wide, x, w, dy, y) for wide in ((False, True) if may_be_wide else (False,))
+    )
+
+
+def _backward_by(
+    dtypes: tuple[torch.dtype, torch.dtype],
+    wanted: tuple[bool, ...],
+    wide: bool,
+    x: TensorDescriptor,
+    w: TensorDescriptor,
+    dy: TensorDescriptor,
+    y: TensorDescriptor | None,
+) -> Operation:
+    """`_backward` with dw stored in the compute type by the product where it is `wide`, as the gradient of a convolution of single
+    places may be; else in the dtype of dy, from which a launch casts it where it is wanted otherwise.
+    """
     draft = Draft(3 if y is None else 4)
     of_w, of_bias = (DTYPES[dtype] for dtype in dtypes)
     made = [TensorDescriptor.packed(shape, dy.dtype) for shape in (x.shape, w.shape)]
@@ -87,7 +113,12 @@ def _backward(
         draft.step(MatmulProblem(seed, w, draft.rows(made[0], dx)[0]), seed_at, 1, dx)
     if dw is not None:
         rows, rows_at = draft.rows(x, 0)
-        draft.compute(dw, MatmulProblem(seed.transposed(), rows, made[1]), seed_at, rows_at)
+        if wide:
+            images, filters, planes = (_with_a_place(tensor) for tensor in (rows, results[1], seed))
+            problem = ConvolutionProblem(Direction.BACKWARD_FILTER, images, filters, planes, _POINTWISE)
+            draft.step(problem, rows_at, seed_at, dw)
+        else:
+            draft.compute(dw, MatmulProblem(seed.transposed(), rows, made[1]), seed_at, rows_at)
     if db is not None:
         row = TensorDescriptor.packed((1, dy.shape[-1]), sum_dtype(dy.dtype, of_bias))
         draft.compute(db, SumProblem(seed, row), seed_at)
