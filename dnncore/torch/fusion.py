@@ -190,12 +190,9 @@ def _trace(module: nn.Module) -> _Forwards:
 
 
 def _trace_as(module: nn.Module, *, training: bool) -> _Forward:
-    mode = module.training
-    module.training = training
-    try:
-        graph = _Tracer().trace(module)
-    finally:
-        module.training = mode
+    twin: nn.Module = object.__new__(type(module))  # the module itself may be called by other threads, in its own mode
+    twin.__dict__.update(module.__dict__, training=training)
+    graph = _Tracer().trace(twin)
     fused: list[str] = []
     left: list[Left] = []
     for pattern in list(_patterns(graph, module, training)):

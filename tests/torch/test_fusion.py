@@ -6,7 +6,7 @@ import copy
 import inspect
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -263,6 +263,22 @@ def test_a_forward_that_cannot_be_traced_in_evaluation_is_fused_in_training(monk
     assert "forward in evaluation cannot be traced" in left[1]
     assert _relus(net, monkeypatch) == 5
     assert _relus(net.eval(), monkeypatch) == 0
+
+
+def test_a_module_keeps_its_mode_and_attributes_while_its_forward_is_read() -> None:
+    class Counts(Activated):
+        modes: ClassVar[list[bool]] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.modes.append(net[3].training)
+            self.last = x
+            return super().forward(x)
+
+    net = _net(Counts()).eval()
+    dt.convert(net, fuse=True)
+    assert Counts.modes == [False, False]
+    assert not net[3].training
+    assert not hasattr(net[3], "last")
 
 
 def test_copies_and_pickles_are_fused_too(monkeypatch: pytest.MonkeyPatch) -> None:
