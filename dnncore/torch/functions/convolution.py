@@ -212,8 +212,8 @@ def convolution(
     Args:
         conv: Padding, stride, dilation, groups, mode, math; None for the plain one. Its math alone permits tf32, not
             `torch.backends.cudnn.allow_tf32`, which is on where nobody has turned it off.
-        relu: Whether y is max(that, 0): forward and backward one operation, with the same result as one after the other. Of floating
-            point.
+        relu: Whether y is max(that, 0): forward and backward one operation, with the same result as one after the other. Of
+            floating point.
 
     Under `torch.autocast` x and w are cast to its dtype, and a bias of float32 is added as it is.
     """

@@ -157,8 +157,8 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None = None, relu: bool = False)
     """y [..., K] = x [..., C] times the transpose of w [K, C], plus bias [K].
 
     Args:
-        relu: Whether y is max(that, 0): forward and backward one operation, with the same result as one after the other. Of floating
-            point.
+        relu: Whether y is max(that, 0): forward and backward one operation, with the same result as one after the other. Of
+            floating point.
 
     Under `torch.autocast` x and w are cast to its dtype, and a bias of float32 is added as it is.
     """
