@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -139,6 +140,12 @@ def test_layers_that_have_their_relu_are_exported_as_they_were() -> None:
     assert dt.convert(net, fuse=True).fused == ("0", "3")
     assert dt.to_model(net, example).graph == expected.graph
     x = torch.randn(2, 3, 5, 5)
+    program = torch.export.export(
+        copy.deepcopy(net), (example,), strict=True
+    )  # of one whose forward nobody has read yet
+    assert {str(node.target).split(".")[1] for node in program.graph.nodes if node.op == "call_function"} == {
+        *("conv2d", "relu_", "flatten", "linear", "relu"),
+    }
     with torch.no_grad():
         torch.testing.assert_close(torch.jit.trace(net, (example,))(x), net(x))
 
