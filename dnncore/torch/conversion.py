@@ -33,7 +33,7 @@ class Conversion:
         left: Names of the modules that compute as before, each with the reason: a setting, a kind of PyTorch's that we do not have,
             or a subclass of one that we do. And what could not be fused where that was asked for. What modules of the model's own
             compute between these is not looked at.
-        fused: Names of the batch normalisations that take the ReLU behind them into their own operation in training.
+        fused: Names of the layers that take the ReLU behind them into their own operation, batch normalisations in training alone.
     """
 
     model: nn.Module
@@ -51,9 +51,9 @@ def convert(model: nn.Module, *, fuse: bool = False) -> Conversion:
 
     Args:
         model: The model.
-        fuse: Whether batch normalisation in training takes the ReLU behind it, and a residual that is added before that, into one
-            operation. They are looked for with torch.fx in each module's own forward, which must not branch on what it is given,
-            nor on attributes that change later.
+        fuse: Whether convolutions and linear layers take the ReLU behind them into their own operation, and batch normalisations in
+            training that and a residual that is added before it. They are looked for with torch.fx in each module's own forward,
+            which must not branch on what it is given, nor on attributes that change later but for `training`.
 
     Raises:
         BadParamError: it is no module of PyTorch's.

@@ -1,12 +1,14 @@
-"""Batch normalisation that takes the residual and the ReLU behind it into its own operation, in training.
+"""Layers that take the ReLU behind them, and a residual before that, into their own operation.
 
-    bn -> relu                 y = relu(bn(x))
-    bn -> add -> relu          y = relu(bn(x) + residual)
+    conv -> relu               y = relu(conv(x))
+    linear -> relu             y = relu(linear(x))
+    bn -> relu                 y = relu(bn(x)), in training
+    bn -> add -> relu          y = relu(bn(x) + residual), in training
 
 Which of a module's calls follow each other is known from `torch.fx`, which runs its forward once with every submodule as one node:
 module by module, so that the tree, the names in the state_dict and whatever a model's other modules do stay as they are. A module
-in which something was found gets a subclass of its class, whose forward in training is what `torch.fx` made of the rewritten nodes,
-and in evaluation the one that it had.
+in which something was found gets a subclass of its class, whose forward is what `torch.fx` made of the rewritten nodes: of those of
+its forward in training, and of those in evaluation, where these have something for it; else it is the one that it had.
 """
 
 from __future__ import annotations
@@ -23,8 +25,7 @@ from torch import Tensor, fx, nn
 
 from dnncore.torch.graph_breaks import breaks_graph, runs_untraced, traced_from_within
 from dnncore.torch.modules import MODULES
-from dnncore.torch.modules.layer import is_watched
-from dnncore.torch.modules.normalization import BatchNorm
+from dnncore.torch.modules.layer import TakesRelu, is_traced, is_watched
 
 __all__ = ["fuse"]
 
@@ -32,10 +33,10 @@ _RELU_MODULES = (nn.ReLU, MODULES[nn.ReLU])
 _RELU_FUNCTIONS = (torch.relu, torch.relu_, nn.functional.relu, nn.functional.relu_, "relu", "relu_")
 _SUMS = (operator.add, torch.add, "add")
 _SUMS_IN_PLACE = (operator.iadd, "add_")
-"""Whose first operand is overwritten: it has to be the batch normalisation's result, which nobody else reads."""
+"""Whose first operand is overwritten: it has to be the layer's result, which nobody else reads."""
 
 _KEPT = "_dnncore_fused"
-"""The attribute of a module that has its `_Forward`."""
+"""The attribute of a module that has its `_Forwards`."""
 
 Left = tuple[str, str]
 """A module's name, and why it was left as it was."""
@@ -45,46 +46,62 @@ Left = tuple[str, str]
 class _Pattern:
     """Nodes that become one. Immutable."""
 
-    norm: fx.Node
+    layer: fx.Node
     sum: fx.Node | None
     relu: fx.Node
 
     @property
     def residual(self) -> fx.Node | None:
         """What is added; another pattern's rewriting may replace it."""
-        return None if self.sum is None else next(node for node in self.sum.args if node is not self.norm)
+        return None if self.sum is None else next(node for node in self.sum.args if node is not self.layer)
 
 
 @dataclass(frozen=True, slots=True)
 class _Forward:
-    """What a module does in training. Immutable.
+    """What a module does in training, or in evaluation. Immutable.
 
     Args:
         run: run(module, *arguments).
-        num_children: That the module had when it was traced; with more or fewer, it is traced again.
-        fused: Names of the batch normalisations that are fused.
+        fused: Names of the layers that are fused.
         left: Those that could be, but are not.
     """
 
     run: Callable[..., Any]
-    num_children: int
     fused: tuple[str, ...]
     left: tuple[Left, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Forwards:
+    """What a module does. Immutable.
+
+    Args:
+        num_children: That the module had when it was traced; with more or fewer, it is traced again.
+        training: Its forward in training.
+        evaluation: Its forward in evaluation; None for the one that it had.
+        untraced: Why it keeps that though layers could be fused in it; None where there are none, or they are.
+    """
+
+    num_children: int
+    training: _Forward
+    evaluation: _Forward | None
+    untraced: str | None
 
 
 def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
     """Fuse what can be in a model whose layers are ours, in place; a model that is fused already is looked through again.
 
     A module's forward is read now: it must not branch on what it is given or on attributes that change later, nor overwrite what a
-    batch normalisation has read by way of a view of that.
+    layer has read by way of a view of that.
 
     Returns:
-        Names of the batch normalisations that are fused, and what was left: of these modules, or of whole modules around them.
+        Names of the layers that are fused, in training at least, and what was left: of these modules, or of whole modules around
+        them.
     """
     fused: list[str] = []
     left: list[Left] = []
     for name, module in list(model.named_modules()):
-        if not any(isinstance(child, BatchNorm) for child in module.children()):
+        if not any(isinstance(child, TakesRelu) for child in module.children()):
             continue
         theirs: Any = getattr(module, "_theirs", type(module))
         reason = _why_not(module, theirs)
@@ -93,19 +110,25 @@ def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
             try:
                 found = module.__dict__[_KEPT] = _trace(module)
             except Exception as error:  # noqa: BLE001 (whatever a forward raises that is not made for a tracer's arguments)
-                message = f"{type(error).__name__}: {error}".splitlines()[0]
-                reason = f"its forward cannot be traced: {message}"
+                reason = _why_untraced("forward", error)
             else:
                 prefix = f"{name}." if name else ""
-                fused += [prefix + each for each in found.fused]
-                left += [(prefix + each, why) for each, why in found.left]
-                if found.fused:
+                fused += [prefix + each for each in found.training.fused]
+                left += [(prefix + each, why) for each, why in found.training.left]
+                if found.untraced is not None:
+                    left.append((name, found.untraced))
+                if found.training.fused:
                     continue
             module.__class__ = theirs
             module.__dict__.pop(_KEPT, None)
         if reason is not None:
             left.append((name, reason))
     return tuple(fused), tuple(left)
+
+
+def _why_untraced(what: str, error: Exception) -> str:
+    message = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"its {what} cannot be traced: {message}"
 
 
 def _why_not(module: nn.Module, theirs: type[nn.Module]) -> str | None:
@@ -153,17 +176,27 @@ class _Tracer(fx.Tracer):
 
 
 @breaks_graph
-def _trace(module: nn.Module) -> _Forward:
-    mode = module.training
-    module.training = True
-    try:
-        graph = _Tracer().trace(module)
-    finally:
-        module.training = mode
+def _trace(module: nn.Module) -> _Forwards:
+    training = _trace_as(module, training=True)
+    evaluation: _Forward | None = None
+    untraced: str | None = None
+    fused: list[Any] = [module.get_submodule(name) for name in training.fused]
+    if any(not layer.in_training_alone for layer in fused):
+        try:
+            evaluation = _trace_as(module, training=False)
+        except Exception as error:  # noqa: BLE001 (as in `fuse`)
+            untraced = _why_untraced("forward in evaluation", error)
+    return _Forwards(len(module._modules), training, evaluation, untraced)
+
+
+def _trace_as(module: nn.Module, *, training: bool) -> _Forward:
+    twin: nn.Module = object.__new__(type(module))  # the module itself may be called by other threads, in its own mode
+    twin.__dict__.update(module.__dict__, training=training)
+    graph = _Tracer().trace(twin)
     fused: list[str] = []
     left: list[Left] = []
-    for pattern in list(_patterns(graph, module)):
-        name = str(pattern.norm.target)
+    for pattern in list(_patterns(graph, module, training)):
+        name = str(pattern.layer.target)
         reason = _why_not_fused(pattern, module)
         if reason is None:
             _rewrite(graph, pattern)
@@ -173,32 +206,34 @@ def _trace(module: nn.Module) -> _Forward:
     code = graph.python_code("self")
     names = dict(code.globals)
     exec(code.src, names)
-    return _Forward(names["forward"], len(module._modules), tuple(fused), tuple(left))
+    return _Forward(names["forward"], tuple(fused), tuple(left))
 
 
-def _patterns(graph: fx.Graph, module: nn.Module) -> Iterator[_Pattern]:
+def _patterns(graph: fx.Graph, module: nn.Module, training: bool) -> Iterator[_Pattern]:
+    def layer_of(node: Any) -> TakesRelu | None:
+        if not isinstance(node, fx.Node) or node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+            return None
+        layer = module.get_submodule(str(node.target))
+        return layer if isinstance(layer, TakesRelu) and (training or not layer.in_training_alone) else None
+
     for relu in graph.nodes:
         if not _is_relu(relu, module) or not relu.args or not _is_read_once(relu.args[0]):
             continue
         source = relu.args[0]
-        if _is_norm(source, module):
+        if layer_of(source) is not None:
             yield _Pattern(source, None, relu)
         elif source.target in (*_SUMS, *_SUMS_IN_PLACE) and len(source.args) == 2 and not source.kwargs:
             orders = [source.args] if source.target in _SUMS_IN_PLACE else [source.args, source.args[::-1]]
-            for norm, residual in orders:
-                if _is_norm(norm, module) and _is_read_once(norm) and isinstance(residual, fx.Node):
-                    yield _Pattern(norm, source, relu)
+            for node, residual in orders:
+                layer = layer_of(node)
+                takes_it = layer is not None and layer.takes_residual and isinstance(residual, fx.Node)
+                if takes_it and _is_read_once(node):
+                    yield _Pattern(node, source, relu)
                     break
 
 
 def _is_read_once(node: Any) -> bool:
     return isinstance(node, fx.Node) and len(node.users) == 1
-
-
-def _is_norm(node: Any, module: nn.Module) -> bool:
-    if not isinstance(node, fx.Node) or node.op != "call_module" or len(node.args) != 1 or node.kwargs:
-        return False
-    return isinstance(module.get_submodule(str(node.target)), BatchNorm)
 
 
 def _is_relu(node: fx.Node, module: nn.Module) -> bool:
@@ -209,43 +244,47 @@ def _is_relu(node: fx.Node, module: nn.Module) -> bool:
 
 def _why_not_fused(pattern: _Pattern, module: nn.Module) -> str | None:
     """The fused operation takes place where the ReLU did: what it reads must not have changed since."""
-    called = [node for node in (pattern.norm, pattern.relu) if node.op == "call_module"]
+    called = [node for node in (pattern.layer, pattern.relu) if node.op == "call_module"]
     if any(is_watched(module.get_submodule(str(node.target))) for node in called):
         return "it, or the ReLU behind it, has a hook or a forward of its own"
     last = pattern.relu if pattern.sum is None else pattern.sum
     if pattern.sum is not None and pattern.sum.next is not pattern.relu:
         return "something is computed between the sum and the ReLU behind it"
-    node = pattern.norm.next
+    node = pattern.layer.next
     while node is not last:
-        if pattern.norm.args[0] in node.all_input_nodes:
+        if pattern.layer.args[0] in node.all_input_nodes:
             return "its input is read again before the ReLU, by what may change it"
         node = node.next
     return None
 
 
 def _rewrite(graph: fx.Graph, pattern: _Pattern) -> None:
-    norm, relu = pattern.norm, pattern.relu
+    layer, relu = pattern.layer, pattern.relu
     with graph.inserting_before(relu):
-        modules = [graph.create_node("get_attr", norm.target)]
+        modules = [graph.create_node("get_attr", layer.target)]
         modules.append(graph.create_node("get_attr", relu.target) if relu.op == "call_module" else None)
-        fused = graph.call_function(_norm_relu, (*modules, norm.args[0], pattern.residual))
+        residuals = () if pattern.sum is None else (pattern.residual,)
+        fused = graph.call_function(_layer_relu, (*modules, layer.args[0], *residuals))
     relu.replace_all_uses_with(fused)
-    for node in (relu, pattern.sum, norm):
+    for node in (relu, pattern.sum, layer):
         if node is not None:
             graph.erase_node(node)
 
 
 @runs_untraced
-def _norm_relu(norm: Any, relu: Any, x: Tensor, residual: Tensor | None) -> Tensor:
-    """relu(norm(x) + residual), one after the other where a module has been replaced or is watched since."""
+def _layer_relu(layer: Any, relu: Any, x: Tensor, *residuals: Tensor) -> Tensor:
+    """relu(layer(x) + residual), one after the other where a module has been replaced or is watched since."""
+    y: Tensor
     if (
-        isinstance(norm, BatchNorm)
-        and not is_watched(norm)
+        isinstance(layer, TakesRelu)
+        and (not residuals or layer.takes_residual)
+        and not is_watched(layer)
         and (relu is None or (type(relu) in _RELU_MODULES and not is_watched(relu)))
     ):
-        return norm.forward_relu(x, residual)
-    y: Tensor = norm(x)
-    if residual is not None:
+        y = layer.forward_relu(x, *residuals)
+        return y
+    y = layer(x)
+    for residual in residuals:
         y = y + residual
     return y.relu() if relu is None else relu(y)
 
@@ -257,12 +296,13 @@ def _fused_class(theirs: Any) -> type[nn.Module]:
     @traced_from_within
     @wraps(theirs.forward)  # torch.export looks at its parameters
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not self.training:
+        if is_traced():
             return theirs.forward(self, *args, **kwargs)
         kept = self.__dict__.get(_KEPT)
         if kept is None or kept.num_children != len(self._modules):  # a copy, or one that has been changed
             kept = self.__dict__[_KEPT] = _trace(self)
-        return kept.run(self, *args, **kwargs)
+        now = kept.training if self.training else kept.evaluation
+        return theirs.forward(self, *args, **kwargs) if now is None else now.run(self, *args, **kwargs)
 
     def reduce(self: Any, protocol: Any) -> Any:
         parts: Any = object.__reduce_ex__(self, protocol)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any
 
@@ -127,6 +128,26 @@ def test_a_converted_model_is_exported_as_it_was() -> None:
     assert dt.convert(net, fuse=True).fused
     assert dt.to_model(net, example).graph == expected.graph
     assert type(net(example).grad_fn).__name__ == "_LinearBackward", "and afterwards it computes with our kernels again"
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+def test_layers_that_have_their_relu_are_exported_as_they_were() -> None:
+    """In evaluation too, where their forward is another than PyTorch's."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(36, 5), nn.ReLU()).eval()
+    example = torch.zeros(2, 3, 5, 5)
+    expected = dt.to_model(net, example)
+    assert dt.convert(net, fuse=True).fused == ("0", "3")
+    assert dt.to_model(net, example).graph == expected.graph
+    x = torch.randn(2, 3, 5, 5)
+    program = torch.export.export(
+        copy.deepcopy(net), (example,), strict=True
+    )  # of one whose forward nobody has read yet
+    assert {str(node.target).split(".")[1] for node in program.graph.nodes if node.op == "call_function"} == {
+        *("conv2d", "relu_", "flatten", "linear", "relu"),
+    }
+    with torch.no_grad():
+        torch.testing.assert_close(torch.jit.trace(net, (example,))(x), net(x))
 
 
 class _Masking(nn.Module):

@@ -6,7 +6,7 @@ import copy
 import inspect
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -46,6 +46,37 @@ class Sums(nn.Module):
         x = f.relu(torch.add(x, self.bn1(x)))
         x = (self.bn2(x) + x).relu()
         return torch.relu(self.bn3(x))
+
+
+class Activated(nn.Module):
+    """As AlexNet and VGG have it, and functions and methods in place of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.conv3 = (nn.Conv2d(8, 8, 3, padding=1, bias=bias) for bias in (True, False, True))
+        self.linear1, self.linear2 = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.conv1(x))
+        x = f.relu(self.conv2(x), inplace=True)
+        x = self.conv3(x).relu_()
+        x = self.relu(self.linear1(x.transpose(1, 3)))
+        return torch.relu(self.linear2(x)).transpose(1, 3)
+
+
+class ReadElsewhere(nn.Module):
+    """Whose layers' results are read by others too, or get something added before the ReLU, which these do not take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.linear = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv1(x)
+        y = y.relu() + y
+        y = f.relu(self.conv2(y) + x)
+        return self.linear(y.mT).mT.relu()
 
 
 class ReadTwice(nn.Module):
@@ -91,6 +122,11 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "blocks": (lambda: _net(Block(), Block()), ("1", "3.bn1", "3.bn2", "4.bn1", "4.bn2")),
     "sums": (lambda: _net(Sums()), ("1", "3.bn1", "3.bn2", "3.bn3")),
     "read-twice": (lambda: _net(ReadTwice()), ("1",)),
+    "activated": (
+        lambda: _net(Activated()),
+        ("1", "3.conv1", "3.conv2", "3.conv3", "3.linear1", "3.linear2"),
+    ),
+    "read-elsewhere": (lambda: _net(ReadElsewhere()), ("1",)),
 }
 
 
@@ -117,9 +153,10 @@ def test_a_fused_net_trains_as_before_and_is_evaluated_as_before(name: str) -> N
         torch.testing.assert_close(value, theirs.state_dict()[name], msg=name)
 
 
-def test_a_fused_net_trains_under_autocast() -> None:
+@pytest.mark.parametrize("block", [Block, Activated])
+def test_a_fused_net_trains_under_autocast(block: type[nn.Module]) -> None:
     """Nearer to float32 than bfloat16 is, twenty steps on."""
-    exact, fused = _net(Block()), dt.convert(_net(Block()), fuse=True).model
+    exact, fused = _net(block()), dt.convert(_net(block()), fuse=True).model
     expected, found = _losses(exact, torch.float32, enabled=False), _losses(fused, torch.float32, enabled=True)
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.02)
 
@@ -145,6 +182,103 @@ def test_fused_in_training_alone_and_where_the_batch_has_statistics(monkeypatch:
     assert _calls(net, monkeypatch) == 2
     net.eval()
     assert _calls(net, monkeypatch) == 0
+
+
+def _relus(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many convolutions and linear layers of a step take the ReLU behind them."""
+    counted: list[Tensor] = []
+
+    def convolution(*given: Any) -> Tensor:
+        counted.extend(given[:1] if given[-1] is True else ())
+        return dt.convolution(*given)
+
+    def linear(x: Tensor, w: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
+        counted.extend([x] if relu else ())
+        return dt.linear(x, w, bias, relu)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dnncore.torch.modules.convolution.convolution", convolution)
+        patch.setattr("dnncore.torch.modules.classifier.linear", linear)
+        net(torch.randn(2, 3, 8, 8))
+    return len(counted)
+
+
+def test_convolutions_and_linear_layers_are_fused_in_evaluation_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = dt.convert(_net(Activated()), fuse=True).model
+    for other in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert _relus(other.train(), monkeypatch) == 5
+        assert _relus(other.eval(), monkeypatch) == 5
+    hooked = net[3].conv1.register_forward_hook(lambda *_: None)
+    assert _relus(net, monkeypatch) == 4
+    hooked.remove()
+    net[3].conv2, net[3].relu = nn.Conv2d(8, 8, 3, padding=1), nn.Tanh()
+    assert _relus(net, monkeypatch) == 2
+    assert _calls(net, monkeypatch) == 0
+
+
+def _nodes(y: Tensor) -> set[str]:
+    """Kinds of the nodes that autograd has for a result."""
+    found, waiting = set(), [y.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        found.add(type(node).__name__)
+        waiting += [each for each, _ in node.next_functions if each is not None]
+    return found
+
+
+def test_a_layer_with_its_relu_is_one_node_of_autograds_graph() -> None:
+    nets = [dt.convert(_net(Activated()), fuse=fuse).model for fuse in (False, True)]
+    plain, fused = (_nodes(net(torch.randn(2, 3, 8, 8))) for net in nets)
+    assert plain - fused == {"ReluBackward0"}
+    assert fused <= plain
+
+
+class _Heads(Activated):
+    """That is another in training than in evaluation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.training else f.relu(self.conv1(x))
+
+
+class _BranchesInEvaluation(Activated):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.training or x.sum() > 0 else x
+
+
+def test_a_forward_that_depends_on_the_mode_is_read_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = _net(_Heads())
+    net = dt.convert(copy.deepcopy(theirs), fuse=True).model
+    x = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(net.eval()(x), theirs.eval()(x), rtol=1e-4, atol=1e-5)
+    assert _relus(net, monkeypatch) == 1
+    assert _relus(net.train(), monkeypatch) == 5
+
+
+def test_a_forward_that_cannot_be_traced_in_evaluation_is_fused_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = _net(_BranchesInEvaluation())
+    conversion = dt.convert(net, fuse=True)
+    assert "3.conv1" in conversion.fused
+    (left,) = conversion.left
+    assert left[0] == "3"
+    assert "forward in evaluation cannot be traced" in left[1]
+    assert _relus(net, monkeypatch) == 5
+    assert _relus(net.eval(), monkeypatch) == 0
+
+
+def test_a_module_keeps_its_mode_and_attributes_while_its_forward_is_read() -> None:
+    class Counts(Activated):
+        modes: ClassVar[list[bool]] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.modes.append(net[3].training)
+            self.last = x
+            return super().forward(x)
+
+    net = _net(Counts()).eval()
+    dt.convert(net, fuse=True)
+    assert Counts.modes == [False, False]
+    assert not net[3].training
+    assert not hasattr(net[3], "last")
 
 
 def test_copies_and_pickles_are_fused_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,18 @@ FUNCTIONS: tuple[tuple[str, Callable[..., Tensor], Callable[..., Tensor], tuple[
         ((1, 4, 3, 4, 3), (4, 2, 2, 2, 2)),
     ),
     (
+        "convolution-relu",
+        lambda x, w, b: dt.convolution(x, w, b, ConvolutionDescriptor.make(padding=1), relu=True),
+        lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(),
+        ((2, 3, 4, 5), (4, 3, 3, 3), (4,)),
+    ),
+    (
+        "convolution-relu-without-bias",
+        lambda x, w: dt.convolution(x, w, None, ConvolutionDescriptor.make(groups=2), relu=True),
+        lambda x, w: F.conv2d(x, w, groups=2).relu(),
+        ((2, 4, 4, 5), (4, 2, 3, 3)),
+    ),
+    (
         "max-pool",
         lambda x: dt.max_pool(x, PoolingDescriptor.make("max", 3, stride=2, padding=1)),
         lambda x: F.max_pool2d(x, 3, 2, 1),
@@ -58,6 +70,18 @@ FUNCTIONS: tuple[tuple[str, Callable[..., Tensor], Callable[..., Tensor], tuple[
     ("softmax-vector", lambda x: dt.softmax(x, 0), lambda x: F.softmax(x, 0), ((7,),)),
     ("log-softmax", lambda x: dt.log_softmax(x, -1), lambda x: F.log_softmax(x, -1), ((3, 5),)),
     ("linear", dt.linear, F.linear, ((2, 3, 5), (4, 5), (4,))),
+    (
+        "linear-relu",
+        lambda x, w, b: dt.linear(x, w, b, relu=True),
+        lambda x, w, b: F.linear(x, w, b).relu(),
+        ((2, 3, 5), (4, 5), (4,)),
+    ),
+    (
+        "linear-relu-without-bias",
+        lambda x, w: dt.linear(x, w, relu=True),
+        lambda x, w: F.linear(x, w).relu(),
+        ((3, 5), (4, 5)),
+    ),
     (
         "batch-norm",
         lambda x, w, b: dt.batch_norm(x, None, None, w, b, training=True),

@@ -54,7 +54,7 @@ def test_a_convolution_under_autocast_takes_so_many_launches(
     w = TensorDescriptor.packed((filters, channels, extent, extent), "float32", layout)
     given = (x, w, TensorDescriptor.packed((filters,), "float32")) if bias else (x, w)
     conv = ConvolutionDescriptor.make(padding=extent // 2)
-    found, way = _launches(convolution._forward(conv, True, *given))
+    found, way = _launches(convolution._forward(conv, True, False, *given))
     assert found == forward
     assert way.results[0] == y
     wanted = (True, True, False, True) if bias else (True, True, False)
@@ -65,12 +65,38 @@ def test_a_convolution_under_autocast_takes_so_many_launches(
 
 def test_a_linear_layer_under_autocast_takes_so_many_launches() -> None:
     x, w, bias = (TensorDescriptor.packed(*form) for form in (((64, 1024), "float16"), ((512, 1024),), ((512,),)))
-    found, way = _launches(linear._forward(True, x, w, bias))
+    found, way = _launches(linear._forward(True, False, x, w, bias))
     assert found == 2  # w cast, and the product with the bias
     dy, saved = way.results
     found, way = _launches(linear._backward((WIDE, WIDE), (True, True, False, True), x, saved, dy))
-    assert found == 4  # dx, dw, its cast, and db
+    assert found == 3  # dx, dw as it is wanted, and db
     assert way.results == (x, w, bias)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
+def test_a_relu_takes_no_launch_forward_and_one_backward(bias: bool, layout: str) -> None:
+    """In front of the gradients, which all read what it leaves."""
+    x = TensorDescriptor.packed((64, 128, 28, 28), "float16", layout)
+    w = TensorDescriptor.packed((128, 128, 3, 3), "float32", layout)
+    given = (x, w, TensorDescriptor.packed((128,), "float32")) if bias else (x, w)
+    conv, wanted = ConvolutionDescriptor.make(padding=1), (True, True, False, True) if bias else (True, True, False)
+    found = [_launches(convolution._forward(conv, True, relu, *given)) for relu in (False, True)]
+    assert found[1][0] == found[0][0]
+    assert found[1][1].results == found[0][1].results
+    y, saved = found[1][1].results
+    settings = conv, (WIDE, WIDE, w.strides), wanted, x, saved, y
+    plain, fused = (_launches(convolution._backward(*settings, *of_relu))[0] for of_relu in ((), (y,)))
+    assert fused == plain + 1
+    rows, matrix, row = (TensorDescriptor.packed(*form) for form in (((64, 256), "float16"), ((512, 256),), ((512,),)))
+    given = (rows, matrix, row) if bias else (rows, matrix)
+    found = [_launches(linear._forward(True, relu, *given)) for relu in (False, True)]
+    assert found[1][0] == found[0][0]
+    y, saved = found[1][1].results
+    plain, fused = (
+        _launches(linear._backward((WIDE, WIDE), wanted, rows, saved, y, *of_relu))[0] for of_relu in ((), (y,))
+    )
+    assert fused == plain + 1
 
 
 @pytest.mark.usefixtures("nothing_seen")

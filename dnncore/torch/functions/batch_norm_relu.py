@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dnncore.descriptors import ActivationDescriptor, ActivationMode
 from dnncore.errors import BadParamError
 from dnncore.torch.functions.batch_norm import batch_norm_in_training
+from dnncore.torch.functions.draft import RELU
 from dnncore.torch.graph_breaks import breaks_graph
 
 __all__ = ["batch_norm_relu"]
-
-_RELU = ActivationDescriptor(ActivationMode.RELU)
 
 
 @breaks_graph
@@ -37,5 +35,5 @@ def batch_norm_relu(
         raise BadParamError(
             f"residual is {residual.dtype} {tuple(residual.shape)} but x is {x.dtype} {tuple(x.shape)}; they must be alike"
         )
-    settings = momentum, eps, _RELU
+    settings = momentum, eps, RELU
     return batch_norm_in_training(x, running_mean, running_var, weight, bias, settings, residual)

@@ -1,4 +1,4 @@
-"""Convolution with a bias."""
+"""Convolution with a bias, and the ReLU behind it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dnncore.dtypes import DType
 from dnncore.problems import AddProblem, ConvolutionProblem, Direction, FusedConvolutionProblem, SumProblem
 from dnncore.torch.bridge import operate
 from dnncore.torch.dtypes import DTYPES
-from dnncore.torch.functions.draft import Draft, is_cast, sum_dtype
+from dnncore.torch.functions.draft import RELU, Draft, is_cast, relu_in_place, sum_dtype
 from dnncore.torch.functions.formats import (
     along_channels,
     autocast,
@@ -35,6 +35,7 @@ _OF_16_BITS = (DType.FLOAT16, DType.BFLOAT16)
 def _forward(
     conv: ConvolutionDescriptor,
     casts: bool,
+    relu: bool,
     x: TensorDescriptor,
     w: TensorDescriptor,
     bias: TensorDescriptor | None = None,
@@ -45,7 +46,7 @@ def _forward(
     copies: list[TensorDescriptor | None] = [None]
     if casts and is_cast(w.dtype, x.dtype) and _may_relay(conv, x):
         copies += filter(None, (relaid(w),))
-    return Operation.any_of(_forward_by(conv, casts, copy, x, w, bias) for copy in copies)
+    return Operation.any_of(_forward_by(conv, casts, relu, copy, x, w, bias) for copy in copies)
 
 
 def _may_relay(conv: ConvolutionDescriptor, x: TensorDescriptor) -> bool:
@@ -56,6 +57,7 @@ def _may_relay(conv: ConvolutionDescriptor, x: TensorDescriptor) -> bool:
 def _forward_by(
     conv: ConvolutionDescriptor,
     casts: bool,
+    relu: bool,
     copy: TensorDescriptor | None,
     x: TensorDescriptor,
     w: TensorDescriptor,
@@ -63,7 +65,8 @@ def _forward_by(
 ) -> Operation:
     """`_forward` with w, where it is cast, lying like `copy`.
 
-    A bias is added in one launch, or written before the convolution by a launch of its own, whichever is faster.
+    A bias is added, and the ReLU taken, in one launch; or the bias is written before the convolution by a launch of its own, and
+    the ReLU is one behind it: whichever is faster.
     """
     draft, w_at, bias_at = Draft(2 if bias is None else 3), 1, 2
     y = new(conv.output_shape(x.shape, w.shape), x, w)
@@ -71,16 +74,21 @@ def _forward_by(
     if casts:
         w, w_at = draft.parameter(w, w_at, x.dtype, lying=copy)
     plain = ConvolutionProblem(Direction.FORWARD, x, w, y, conv)
+    behind = (relu_in_place(y, y_at),) if relu else ()
+    along: TensorDescriptor | None = None
+    biases: tuple[int, ...] = ()
+    apart: tuple[Step, ...]
     if bias is None:
-        return draft.operation((Step(plain, (0, w_at, y_at)),))
-    if casts:
-        bias, bias_at = draft.parameter(bias, bias_at, x.dtype, x.dtype.compute)
-    along = along_channels(bias, y.ndim)
-    two_launches = (Step(AddProblem(along, y), (bias_at, y_at)), Step(plain, (0, w_at, y_at), beta=1.0))
-    if not x.dtype.is_floating:
-        return draft.operation(two_launches)
-    one_launch = (Step(FusedConvolutionProblem(x, w, y, conv, bias=along), (0, w_at, bias_at, y_at)),)
-    return draft.operation(two_launches, one_launch)
+        apart = (Step(plain, (0, w_at, y_at)), *behind)
+    else:
+        if casts:
+            bias, bias_at = draft.parameter(bias, bias_at, x.dtype, x.dtype.compute)
+        along, biases = along_channels(bias, y.ndim), (bias_at,)
+        apart = (Step(AddProblem(along, y), (bias_at, y_at)), Step(plain, (0, w_at, y_at), beta=1.0), *behind)
+    if len(apart) == 1 or not x.dtype.is_floating:
+        return draft.operation(apart)
+    problem = FusedConvolutionProblem(x, w, y, conv, bias=along, activation=RELU if relu else None)
+    return draft.operation(apart, (Step(problem, (0, w_at, *biases, y_at)),))
 
 
 _Parameters = tuple[torch.dtype, torch.dtype, tuple[int, ...] | None]
@@ -94,8 +102,9 @@ def _backward(
     x: TensorDescriptor,
     w: TensorDescriptor,
     dy: TensorDescriptor,
+    y: TensorDescriptor | None = None,
 ) -> Operation:
-    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in the parameters' dtypes.
+    """(x, w, dy, y) -> those of dx, dw, db that are wanted, dw and db in the parameters' dtypes.
 
     Args:
         conv: The convolution.
@@ -104,20 +113,21 @@ def _backward(
         x: As it was given, or cast.
         w: As the forward had it.
         dy: Of y.
+        y: What the ReLU gave, where there was one.
     """
     of_w, of_bias, strides = parameters
     parameter = TensorDescriptor(DTYPES[of_w], w.shape, w.strides if strides is None else strides)
-    dw, dys = new(w.shape, parameter, dtype=w.dtype), [dy]
+    dw, dzs = new(w.shape, parameter, dtype=w.dtype), [dy if y is None else y]
     dws = [dw]
     if _may_relay(conv, x):
-        if wanted[0] and wanted[1]:  # else the one that has dy with channels innermost is the only one that reads it
-            dys += filter(None, (relaid(dy),))
+        if wanted[0] and wanted[1]:  # else the one that has dz with channels innermost is the only one that reads it
+            dzs += filter(None, (relaid(dzs[0]),))
         if dw.dtype is not parameter.dtype:
             wide = dw.with_dtype(dw.dtype.compute)
             dws.append(relaid(dw) or (wide if wide.dtype is parameter.dtype else dw))
     return Operation.any_of(
-        _backward_by(conv, (parameter, DTYPES[of_bias]), wanted, x, w, dy, seed, computed)
-        for seed in dys
+        _backward_by(conv, (parameter, DTYPES[of_bias]), wanted, x, w, dy, y, seed, computed)
+        for seed in dzs
         for computed in dws
     )
 
@@ -129,30 +139,34 @@ def _backward_by(
     x: TensorDescriptor,
     w: TensorDescriptor,
     dy: TensorDescriptor,
+    y: TensorDescriptor | None,
     seed: TensorDescriptor,
     computed: TensorDescriptor,
 ) -> Operation:
-    """`_backward` with dy copied where it is to lie like `seed`, and dw where it is `computed` otherwise than it is returned."""
-    draft, (parameter, of_bias) = Draft(3), parameters
+    """`_backward` with the convolution's own gradient dz copied where it is to lie like `seed`, and dw where it is `computed`
+    otherwise than it is returned. dz is dy, or what the ReLU leaves of that.
+    """
+    draft, (parameter, of_bias) = Draft(3 if y is None else 4), parameters
     results = (
         new(x.shape, x, parameter),
         new(w.shape, parameter),
         vector(of_bias, dy.shape[1]),
     )
     dx, dw, db = draft.make_wanted(results, (*wanted[:2], *(wanted[3:] or (False,))))
-    seed_at = 2 if seed is dy else draft.copied(dy, 2, seed)
+    dz, dz_at = (dy, 2) if y is None else draft.relu_gradient(y, 3, dy, 2)
+    seed_at = dz_at if seed is dz else draft.copied(dz, dz_at, seed)
     if dx is not None:
         draft.compute(dx, ConvolutionProblem(Direction.BACKWARD_DATA, results[0], w, seed, conv), 1, seed_at)
     if dw is not None:
         draft.compute(dw, ConvolutionProblem(Direction.BACKWARD_FILTER, x, computed, seed, conv), 0, seed_at)
     if db is not None:
-        sums = vector(sum_dtype(dy.dtype, of_bias), dy.shape[1])
-        draft.compute(db, SumProblem(dy, along_channels(sums, dy.ndim)), 2)
+        sums = vector(sum_dtype(dz.dtype, of_bias), dz.shape[1])
+        draft.compute(db, SumProblem(dz, along_channels(sums, dz.ndim)), dz_at)
     return draft.operation()
 
 
-_Settings = tuple[ConvolutionDescriptor, bool]
-"""The convolution, and whether parameters are cast."""
+_Settings = tuple[ConvolutionDescriptor, bool, bool]
+"""The convolution, whether parameters are cast, and whether a ReLU follows."""
 
 
 class _Convolution(Function):
@@ -162,7 +176,10 @@ class _Convolution(Function):
         found = operate(_forward, settings, given, id(w))
         of_w = w.dtype
         saved, strides = (w, None) if of_w is x.dtype else (found[1], w.stride())
-        ctx.save_for_backward(x, saved)
+        if settings[2]:
+            ctx.save_for_backward(x, saved, found[0])
+        else:
+            ctx.save_for_backward(x, saved)
         ctx.settings = settings[0], (of_w, of_w if bias is None else bias.dtype, strides), id(w)
         return found[0]
 
@@ -171,8 +188,10 @@ class _Convolution(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         conv, parameters, caller = ctx.settings
         wanted = ctx.needs_input_grad
-        x, w = ctx.saved_tensors
-        return gradients_of(wanted)((*operate(_backward, (conv, parameters, wanted), (x, w, dy), caller), None))
+        x, w, *of_relu = ctx.saved_tensors
+        return gradients_of(wanted)(
+            (*operate(_backward, (conv, parameters, wanted), (x, w, dy, *of_relu), caller), None)
+        )
 
 
 @cache
@@ -181,12 +200,20 @@ def _plain(spatial_ndim: int) -> ConvolutionDescriptor:
 
 
 @breaks_graph
-def convolution(x: Tensor, w: Tensor, bias: Tensor | None = None, conv: ConvolutionDescriptor | None = None) -> Tensor:
+def convolution(
+    x: Tensor,
+    w: Tensor,
+    bias: Tensor | None = None,
+    conv: ConvolutionDescriptor | None = None,
+    relu: bool = False,
+) -> Tensor:
     """y [N, K, *output] = x [N, C, *input] convolved with w [K, C/G, *filter], plus bias [K].
 
     Args:
         conv: Padding, stride, dilation, groups, mode, math; None for the plain one. Its math alone permits tf32, not
             `torch.backends.cudnn.allow_tf32`, which is on where nobody has turned it off.
+        relu: Whether y is max(that, 0): forward and backward one operation, with the same result as one after the other. Of
+            floating point.
 
     Under `torch.autocast` x and w are cast to its dtype, and a bias of float32 is added as it is.
     """
@@ -196,8 +223,8 @@ def convolution(x: Tensor, w: Tensor, bias: Tensor | None = None, conv: Convolut
     if conv is None:
         conv = _plain(x.dim() - 2)
     if wants_gradient(x, w, bias):
-        settings = conv, casts
+        settings = conv, casts, relu
         apply = _Convolution.apply
         y: Tensor = apply(x, w, settings) if bias is None else apply(x, w, settings, bias)
         return y
-    return operate(_forward, (conv, casts), (x, w) if bias is None else (x, w, bias), id(w))[0]
+    return operate(_forward, (conv, casts, relu), (x, w) if bias is None else (x, w, bias), id(w))[0]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dnncore.descriptors import TensorDescriptor
+from dnncore.descriptors import ActivationDescriptor, ActivationMode, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.formats import as_rows, like
-from dnncore.problems import AddProblem, FillProblem, Problem
+from dnncore.problems import ActivationBackwardProblem, ActivationForwardProblem, AddProblem, FillProblem, Problem
 from dnncore.torch.operation import Operation, Place, Scratch, Step, Way
 
-__all__ = ["Draft", "is_cast", "sum_dtype"]
+__all__ = ["RELU", "Draft", "is_cast", "relu_in_place", "sum_dtype"]
+
+RELU = ActivationDescriptor(ActivationMode.RELU)
 
 _CAST = {DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32}
 """What `torch.autocast` casts."""
@@ -129,7 +131,7 @@ class Draft:
         self.step(AddProblem(tensor, copy), place, copied)
         return copied
 
-    def rows(self, tensor: TensorDescriptor, place: int) -> tuple[TensorDescriptor, int | Scratch]:
+    def rows(self, tensor: TensorDescriptor, place: int | Scratch) -> tuple[TensorDescriptor, int | Scratch]:
         """Let it have a tensor [..., C] as [M, C]: where it lies or, where its strides do not allow that, copied.
 
         Returns:
@@ -141,10 +143,28 @@ class Draft:
         copied = self.copied(tensor, place, TensorDescriptor.packed(tensor.shape, tensor.dtype))
         return TensorDescriptor.packed((math.prod(tensor.shape[:-1]), tensor.shape[-1]), tensor.dtype), copied
 
+    def relu_gradient(
+        self, y: TensorDescriptor, y_at: Place, dy: TensorDescriptor, dy_at: Place
+    ) -> tuple[TensorDescriptor, int | Scratch]:
+        """Let it have dy where y, what a ReLU gave, is above 0, and 0 elsewhere: what came to that ReLU, whose gradient this is, is
+        not asked for.
+
+        Returns:
+            The gradient, which lies like y, and its place.
+        """
+        dx_at = self.scratch(y)
+        self.step(ActivationBackwardProblem(y, dy, y, y, RELU), y_at, dy_at, y_at, dx_at)
+        return y, dx_at
+
     def operation(self, *ways: tuple[Step, ...]) -> Operation:
         """What has been put together, and one of several ways to end it where some are given."""
         results = tuple(self._results)
         return Operation(tuple(Way(results, (*self._steps, *way), self._scratch_bytes) for way in ways or ((),)))
+
+
+def relu_in_place(tensor: TensorDescriptor, place: Place) -> Step:
+    """The launch that writes 0 over what is below it."""
+    return Step(ActivationForwardProblem(tensor, tensor, RELU), (place, place))
 
 
 def is_cast(dtype: DType, *dtypes: DType) -> bool:

@@ -1,4 +1,4 @@
-"""The fully connected layer."""
+"""The fully connected layer, and the ReLU behind it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import torch
 from torch import Tensor
 
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
-from dnncore.problems import AddProblem, FusedConvolutionProblem, MatmulProblem, SumProblem
+from dnncore.problems import (
+    AddProblem,
+    ConvolutionProblem,
+    Direction,
+    FusedConvolutionProblem,
+    MatmulProblem,
+    SumProblem,
+)
 from dnncore.torch.bridge import operate
 from dnncore.torch.dtypes import DTYPES
-from dnncore.torch.functions.draft import Draft, sum_dtype
+from dnncore.torch.functions.draft import RELU, Draft, relu_in_place, sum_dtype
 from dnncore.torch.functions.formats import autocast, maybe_autocast, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative, gradients_of
 from dnncore.torch.graph_breaks import breaks_graph
@@ -22,10 +29,13 @@ __all__ = ["linear", "product"]
 _POINTWISE = ConvolutionDescriptor.make(1)
 
 
-def _forward(casts: bool, x: TensorDescriptor, w: TensorDescriptor, bias: TensorDescriptor | None = None) -> Operation:
+def _forward(
+    casts: bool, relu: bool, x: TensorDescriptor, w: TensorDescriptor, bias: TensorDescriptor | None = None
+) -> Operation:
     """(x, w, bias) -> y, and w where it is cast.
 
-    A bias is added in one launch, a convolution of single places, or written before the product by a launch of its own.
+    A bias is added, and the ReLU taken, in one launch, a convolution of single places; or the bias is written before the product by
+    a launch of its own, and the ReLU is one behind it: whichever is faster.
     """
     draft, w_at, bias_at = Draft(2 if bias is None else 3), 1, 2
     y = TensorDescriptor.packed((*x.shape[:-1], w.shape[0]), x.dtype)
@@ -35,19 +45,24 @@ def _forward(casts: bool, x: TensorDescriptor, w: TensorDescriptor, bias: Tensor
     rows, rows_at = draft.rows(x, 0)
     results, _ = draft.rows(y, output)
     product = MatmulProblem(rows, w.transposed(), results)
+    behind = (relu_in_place(results, output),) if relu else ()
+    along: TensorDescriptor | None = None
+    biases: tuple[int, ...] = ()
+    apart: tuple[Step, ...]
     if bias is None:
-        return draft.operation((Step(product, (rows_at, w_at, output)),))
-    if casts:
-        bias, bias_at = draft.parameter(bias, bias_at, x.dtype, x.dtype.compute)
-    row = TensorDescriptor(bias.dtype, (1, *bias.shape), (0, *bias.strides))
-    two_launches = (
-        Step(AddProblem(row, results), (bias_at, output)),
-        Step(product, (rows_at, w_at, output), beta=1.0),
-    )
-    images, filters, planes, along = (_with_a_place(tensor) for tensor in (rows, w, results, row))
-    fused = FusedConvolutionProblem(images, filters, planes, _POINTWISE, bias=along)
-    one_launch = (Step(fused, (rows_at, w_at, bias_at, output)),)
-    return draft.operation(two_launches, one_launch)
+        apart = (Step(product, (rows_at, w_at, output)), *behind)
+    else:
+        if casts:
+            bias, bias_at = draft.parameter(bias, bias_at, x.dtype, x.dtype.compute)
+        row = TensorDescriptor(bias.dtype, (1, *bias.shape), (0, *bias.strides))
+        along, biases = _with_a_place(row), (bias_at,)
+        adding = Step(AddProblem(row, results), (bias_at, output))
+        apart = (adding, Step(product, (rows_at, w_at, output), beta=1.0), *behind)
+    if len(apart) == 1:
+        return draft.operation(apart)
+    images, filters, planes = (_with_a_place(tensor) for tensor in (rows, w, results))
+    fused = FusedConvolutionProblem(images, filters, planes, _POINTWISE, bias=along, activation=RELU if relu else None)
+    return draft.operation(apart, (Step(fused, (rows_at, w_at, *biases, output)),))
 
 
 def _with_a_place(matrix: TensorDescriptor) -> TensorDescriptor:
@@ -61,40 +76,70 @@ def _backward(
     x: TensorDescriptor,
     w: TensorDescriptor,
     dy: TensorDescriptor,
+    y: TensorDescriptor | None = None,
 ) -> Operation:
-    """(x, w, dy) -> those of dx, dw, db that are wanted, dw and db in these dtypes.
+    """(x, w, dy, y) -> those of dx, dw, db that are wanted, dw and db in these dtypes.
 
     Args:
         wanted: Of x, w, the settings and, where there is one, the bias.
+        y: What the ReLU gave, where there was one.
     """
-    draft = Draft(3)
+    of_w = DTYPES[dtypes[0]]
+    may_be_wide = wanted[1] and of_w is not dy.dtype and of_w is dy.dtype.compute
+    return Operation.any_of(
+        _backward_by(dtypes, wanted, wide, x, w, dy, y) for wide in ((False, True) if may_be_wide else (False,))
+    )
+
+
+def _backward_by(
+    dtypes: tuple[torch.dtype, torch.dtype],
+    wanted: tuple[bool, ...],
+    wide: bool,
+    x: TensorDescriptor,
+    w: TensorDescriptor,
+    dy: TensorDescriptor,
+    y: TensorDescriptor | None,
+) -> Operation:
+    """`_backward` with dw stored in the compute type by the product where it is `wide`, as the gradient of a convolution of single
+    places may be; else in the dtype of dy, from which a launch casts it where it is wanted otherwise.
+    """
+    draft = Draft(3 if y is None else 4)
     of_w, of_bias = (DTYPES[dtype] for dtype in dtypes)
     made = [TensorDescriptor.packed(shape, dy.dtype) for shape in (x.shape, w.shape)]
     results = made[0], made[1].with_dtype(of_w), TensorDescriptor.packed(dy.shape[-1:], of_bias)
     dx, dw, db = draft.make_wanted(results, (*wanted[:2], *(wanted[3:] or (False,))))
-    seed, seed_at = draft.rows(dy, 2)
+    seed, seed_at = draft.rows(*((dy, 2) if y is None else draft.relu_gradient(y, 3, dy, 2)))
     if dx is not None:
         draft.step(MatmulProblem(seed, w, draft.rows(made[0], dx)[0]), seed_at, 1, dx)
     if dw is not None:
         rows, rows_at = draft.rows(x, 0)
-        draft.compute(dw, MatmulProblem(seed.transposed(), rows, made[1]), seed_at, rows_at)
+        if wide:
+            images, filters, planes = (_with_a_place(tensor) for tensor in (rows, results[1], seed))
+            problem = ConvolutionProblem(Direction.BACKWARD_FILTER, images, filters, planes, _POINTWISE)
+            draft.step(problem, rows_at, seed_at, dw)
+        else:
+            draft.compute(dw, MatmulProblem(seed.transposed(), rows, made[1]), seed_at, rows_at)
     if db is not None:
         row = TensorDescriptor.packed((1, dy.shape[-1]), sum_dtype(dy.dtype, of_bias))
         draft.compute(db, SumProblem(seed, row), seed_at)
     return draft.operation()
 
 
-_Settings = tuple[tuple[bool], int | None]
-"""Whether parameters are cast, and who calls (`operate`)."""
+_Settings = tuple[tuple[bool, bool], int | None]
+"""Whether parameters are cast and whether a ReLU follows, and who calls (`operate`)."""
 
 
 class _Linear(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, settings: _Settings, bias: Tensor | None = None) -> Tensor:
-        casts, caller = settings
-        found = operate(_forward, casts, (x, w) if bias is None else (x, w, bias), caller)
+        how, caller = settings
+        found = operate(_forward, how, (x, w) if bias is None else (x, w, bias), caller)
         of_w = w.dtype
-        ctx.save_for_backward(x, w if of_w is x.dtype else found[1])
+        saved = w if of_w is x.dtype else found[1]
+        if how[1]:
+            ctx.save_for_backward(x, saved, found[0])
+        else:
+            ctx.save_for_backward(x, saved)
         ctx.settings = (of_w, of_w if bias is None else bias.dtype), caller
         return found[0]
 
@@ -103,25 +148,29 @@ class _Linear(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         dtypes, caller = ctx.settings
         wanted = ctx.needs_input_grad
-        x, w = ctx.saved_tensors
-        return gradients_of(wanted)((*operate(_backward, (dtypes, wanted), (x, w, dy), caller), None))
+        x, w, *of_relu = ctx.saved_tensors
+        return gradients_of(wanted)((*operate(_backward, (dtypes, wanted), (x, w, dy, *of_relu), caller), None))
 
 
 @breaks_graph
-def linear(x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, w: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
     """y [..., K] = x [..., C] times the transpose of w [K, C], plus bias [K].
+
+    Args:
+        relu: Whether y is max(that, 0): forward and backward one operation, with the same result as one after the other. Of
+            floating point.
 
     Under `torch.autocast` x and w are cast to its dtype, and a bias of float32 is added as it is.
     """
     casts = False
     if maybe_autocast():
         x, casts = autocast(x)
-    return _product(x, w, bias, ((casts,), id(w)))
+    return _product(x, w, bias, ((casts, relu), id(w)))
 
 
 def product(x: Tensor, w: Tensor) -> Tensor:
     """As `linear`, in the dtype that the operands have; w is no parameter, but made for the call."""
-    return _product(x, w, None, ((False,), None))
+    return _product(x, w, None, ((False, False), None))
 
 
 def _product(x: Tensor, w: Tensor, bias: Tensor | None, settings: _Settings) -> Tensor:
@@ -129,5 +178,5 @@ def _product(x: Tensor, w: Tensor, bias: Tensor | None, settings: _Settings) -> 
         apply = _Linear.apply
         y: Tensor = apply(x, w, settings) if bias is None else apply(x, w, settings, bias)
         return y
-    casts, caller = settings
-    return operate(_forward, casts, (x, w) if bias is None else (x, w, bias), caller)[0]
+    how, caller = settings
+    return operate(_forward, how, (x, w) if bias is None else (x, w, bias), caller)[0]

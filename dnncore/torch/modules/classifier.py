@@ -12,14 +12,19 @@ from dnncore.torch.functions import softmax
 from dnncore.torch.functions.cross_entropy import as_classes, counted, cross_entropy
 from dnncore.torch.functions.formats import statistics_dtype
 from dnncore.torch.functions.linear import linear
-from dnncore.torch.modules.layer import Layer, ours, remembered, weight_and_bias
+from dnncore.torch.modules.layer import Layer, TakesRelu, ours, remembered, weight_and_bias
 
 __all__ = ["MODULES"]
 
 
-class _Linear(Layer):
+class _Linear(TakesRelu):
     def compute(self: Any, x: Tensor) -> Tensor:
+        """As PyTorch's."""
         return linear(x, *weight_and_bias(self))
+
+    def forward_relu(self: Any, x: Tensor) -> Tensor:
+        """relu(forward(x)) in one operation."""
+        return linear(x, *weight_and_bias(self), relu=True)
 
 
 class _Softmax(Layer):

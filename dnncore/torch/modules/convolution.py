@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dnncore.descriptors import ConvolutionDescriptor
 from dnncore.torch.functions.convolution import convolution
-from dnncore.torch.modules.layer import Layer, ours, remembered, weight_and_bias
+from dnncore.torch.modules.layer import TakesRelu, ours, remembered, weight_and_bias
 
 __all__ = ["MODULES"]
 
@@ -33,7 +33,7 @@ def _descriptor(
     return ConvolutionDescriptor.make(ndim, padding=around, stride=stride, dilation=dilation, groups=groups)
 
 
-class _Convolution(Layer):
+class _Convolution(TakesRelu):
     @staticmethod
     def why_not(module: Any) -> str | None:
         if module.padding_mode != "zeros":
@@ -41,12 +41,20 @@ class _Convolution(Layer):
         return None
 
     def compute(self: Any, x: Tensor) -> Tensor:
+        """As PyTorch's."""
+        return self._convolve(x, False)
+
+    def forward_relu(self: Any, x: Tensor) -> Tensor:
+        """relu(forward(x)) in one operation."""
+        return self._convolve(x, True)
+
+    def _convolve(self: Any, x: Tensor, relu: bool) -> Tensor:
         kernel_size = self.kernel_size
         conv = _descriptor(kernel_size, self.padding, self.stride, self.dilation, self.groups)
         weight, bias = weight_and_bias(self)
         if x.dim() == len(kernel_size) + 1:
-            return convolution(x.unsqueeze(0), weight, bias, conv).squeeze(0)
-        return convolution(x, weight, bias, conv)
+            return convolution(x.unsqueeze(0), weight, bias, conv, relu).squeeze(0)
+        return convolution(x, weight, bias, conv, relu)
 
 
 MODULES = {theirs: ours(theirs, _Convolution) for theirs in (nn.Conv1d, nn.Conv2d, nn.Conv3d)}

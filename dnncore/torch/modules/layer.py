@@ -18,7 +18,7 @@ from torch.nn.modules.module import (
 from dnncore.errors import BadParamError
 from dnncore.torch.graph_breaks import breaks_graph, runs_untraced
 
-__all__ = ["Layer", "is_traced", "is_watched", "ours", "remembered", "weight_and_bias"]
+__all__ = ["Layer", "TakesRelu", "is_traced", "is_watched", "ours", "remembered", "weight_and_bias"]
 
 _PACKAGE = __name__.rpartition(".")[0]
 _MOST_DESCRIPTORS = 256
@@ -100,6 +100,21 @@ class Layer:
     def why_not(module: Any) -> str | None:  # noqa: ARG004 (for those that override it)
         """The setting of one of PyTorch's modules that this class does not compute, or None."""
         return None
+
+
+class TakesRelu(Layer):
+    """A layer that computes the ReLU behind it in its own operation where it is asked to: `forward_relu(x)` is relu(forward(x))."""
+
+    in_training_alone: ClassVar[bool] = False
+    """Whether that saves nothing in evaluation."""
+    takes_residual: ClassVar[bool] = False
+    """Whether `forward_relu(x, residual)` is relu(forward(x) + residual)."""
+    forward_relu: ClassVar[Callable[..., Any]]
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if "forward_relu" in cls.__dict__:
+            breaks_graph(cls.forward_relu)
 
 
 def weight_and_bias(module: Any) -> tuple[Any, Any]:

@@ -11,18 +11,20 @@ from dnncore.descriptors import LRNDescriptor, LRNMode
 from dnncore.torch.functions import normalization
 from dnncore.torch.functions.batch_norm import batch_norm, batch_norm_in_training
 from dnncore.torch.functions.batch_norm_relu import batch_norm_relu
-from dnncore.torch.graph_breaks import breaks_graph
-from dnncore.torch.modules.layer import Layer, ours, remembered, weight_and_bias
+from dnncore.torch.modules.layer import Layer, TakesRelu, ours, remembered, weight_and_bias
 
-__all__ = ["MODULES", "BatchNorm"]
+__all__ = ["MODULES"]
 
 
 _ONE = torch.ones((), dtype=torch.int64, device="cpu")
 """On the CPU, as PyTorch takes numbers to other devices: of a number it would make such a tensor at each call."""
 
 
-class BatchNorm(Layer):
+class _BatchNorm(TakesRelu):
     """Batch normalisation, and what may follow it."""
+
+    in_training_alone = True
+    takes_residual = True
 
     @staticmethod
     def why_not(module: Any) -> str | None:
@@ -37,7 +39,6 @@ class BatchNorm(Layer):
             return batch_norm_in_training(x, mean, variance, weight, bias, (self.momentum, self.eps, None))
         return batch_norm(x, mean, variance, weight, bias, eps=self.eps)
 
-    @breaks_graph
     def forward_relu(self: Any, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """relu(forward(x) + residual): in one operation where the statistics are the batch's and the residual is like x."""
         (mean, variance), training = self._prepare(x)
@@ -88,9 +89,9 @@ class _LocalResponseNorm(Layer):
 
 
 _BEHAVIOURS: dict[type[nn.Module], type[Layer]] = {
-    nn.BatchNorm1d: BatchNorm,
-    nn.BatchNorm2d: BatchNorm,
-    nn.BatchNorm3d: BatchNorm,
+    nn.BatchNorm1d: _BatchNorm,
+    nn.BatchNorm2d: _BatchNorm,
+    nn.BatchNorm3d: _BatchNorm,
     nn.LayerNorm: _LayerNorm,
     nn.GroupNorm: _GroupNorm,
     nn.LocalResponseNorm: _LocalResponseNorm,
