@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from dnnserve.batch import Batch, BatchObserver
@@ -250,7 +250,7 @@ class Scheduler:
                 if ended():
                     break
                 self._busy.wait(device)
-            self._busy.wake(self._least())  # this one may have been woken for a batch
+            self._offer_ahead()  # this one may have been woken for a batch
         return None
 
     def complete(self, batch: Batch, outcomes: Sequence[Answer | RequestError]) -> None:
@@ -345,7 +345,7 @@ class Scheduler:
             return refusal_error(refusal, request, self._dispatcher.limits(model), now_ns)
         self._ledger.enter(request)
         if self._busy and self._dispatcher.has_full_batch(model):
-            self._busy.wake(self._least())
+            self._offer_ahead()
         return None
 
     def _take(self, device: str, *, ahead: bool = False) -> tuple[Batch | None, list[Completion], int | None]:
@@ -377,11 +377,14 @@ class Scheduler:
 
     def _notify(self, count: int = 1) -> None:
         """Wake so many runners that wait, whichever they are: all of them, where they do not all have the same models."""
-        self._idle.wake(self._least(count))
+        self._idle.wake(count if self._dispatcher.uniform else None)
 
-    def _least(self, count: int = 1) -> int | None:
-        """Of so many runners that wait, how many at least are to be woken: None, which is all, where their models differ."""
-        return count if self._dispatcher.uniform else None
+    def _offer_ahead(self) -> None:
+        """Wake the runner that waits for a full batch and is free first: all of them, where their devices have different models."""
+        if not self._dispatcher.uniform:
+            self._busy.wake()
+        elif self._busy:
+            self._busy.wake_one(self._dispatcher.first_free(self._busy))
 
     def _wake_all(self) -> None:
         self._idle.wake()
@@ -412,6 +415,10 @@ class _Waiting:
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
+
+    def __iter__(self) -> Iterator[str]:
+        """Their devices."""
+        return iter(self._waiting)
 
     def wait(self, device: str, timeout_s: float | None = None) -> None:
         """Wait as a device's runner."""

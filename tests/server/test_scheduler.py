@@ -456,3 +456,25 @@ def test_a_runner_that_has_something_else_to_do_leaves_a_request_to_the_next() -
     given = dict(runners.given.get(timeout=PATIENCE_S) for _ in range(2))
     assert given["gpu0"] is None
     assert given["gpu1"] is not None
+
+
+def test_of_busy_devices_the_one_that_is_free_first_is_given_the_next_full_batch() -> None:
+    bench, given = Bench(Limits(8, 100)), queue.SimpleQueue[tuple[str, Batch | None]]()
+    for name, cost_ms in (("slow", 100), ("quick", 10)):
+        bench.scheduler.add_device(name, {model: {8: cost_ms * 1_000_000} for model in (TOY, OTHER)})
+        for _ in range(8):
+            bench.submit()
+        assert bench.scheduler.take(name) is not None
+
+    def wait_as(name: str) -> None:
+        given.put((name, bench.scheduler.take_ahead(name, lambda: False)))
+
+    for name in ("slow", "quick"):  # which has waited longest is no matter
+        threading.Thread(target=wait_as, args=(name,), daemon=True).start()
+        wait_until(partial(bench.scheduler._busy._waiting.__contains__, name))
+    for _ in range(8):
+        bench.submit()
+    name, batch = given.get(timeout=PATIENCE_S)
+    assert (name, batch is None) == ("quick", False)
+    bench.scheduler.stop()
+    assert given.get(timeout=PATIENCE_S) == ("slow", None)

@@ -6,7 +6,8 @@ simulator of the tests drive the same class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -205,6 +206,10 @@ class Dispatcher:
             device, rows = refusal.judged
             self._costs.doubt(device, model, rows, now_ns)
         return refusal
+
+    def first_free(self, devices: Iterable[str]) -> str:
+        """Which of these is expected to have ended its batches first; lost ones last."""
+        return min(devices, key=lambda device: self._free_ns.get(device, math.inf))
 
     def has_full_batch(self, model: ModelKey) -> bool:
         """Whether as many rows of a model wait as a batch may have."""
