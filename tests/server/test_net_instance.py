@@ -259,7 +259,8 @@ def test_pixels_are_brought_when_those_before_were_read_and_read_when_they_were_
         log.append(("normalize", None))
         normalize(*arguments, **more)
 
-    monkeypatch.setattr("dnnserve.engine.net.Handle", Watched)
+    for module in ("net", "pixels"):
+        monkeypatch.setattr(f"dnnserve.engine.{module}.Handle", Watched)
     monkeypatch.setattr(kind, "copy_to_device", watched_copy)
     monkeypatch.setattr(ops, "image_normalization", watched_normalize)
     host = NetHost("cpu", {KEY: served()})

@@ -9,7 +9,7 @@ from functools import partial
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, kernel_call
 from dnncore.cuda.normalization.frame import PACK_BYTES
-from dnncore.cuda.normalization.statistics import GroupStatistics
+from dnncore.cuda.normalization.statistics import Anywhere
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate_together, record, small_divisor, struct
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -52,8 +52,8 @@ _PARAMS = struct(
     ("plane", SMALL_DIVISOR),
     *((name, "<i4") for name in ("vectors", "planes", "groups", "narrow")),
 )
-_ANYWHERE = (GroupStatistics("parts", "forward"), GroupStatistics("whole", "forward"))
-"""What computes it where addresses are not aligned, the first one that can."""
+_ANYWHERE = Anywhere("forward")
+"""What computes it where addresses are not aligned."""
 
 _FIELDS = {name: name for name in ("x", "scale", "bias", "y")} | {"saved_mean": "mean", "saved_inv_std": "inv_std"}
 
@@ -127,9 +127,7 @@ class BlockPerGroup:
         if reason is not None:
             return reason
         groups = _Groups.of(problem)
-        anywhere = next(
-            offer for offer in (way.offer(problem, figures) for way in _ANYWHERE) if isinstance(offer, Offer)
-        )
+        anywhere = _ANYWHERE.offer(problem, figures)
         threads = groups.threads(figures)
         busy = min(threads * groups.count / (figures.multiprocessors * _THREADS_AT_FULL_RATE), 1.0)
         of_memory = _OF_MEMORY_RATE_UNCENTRED if problem.saved_mean is None else _OF_MEMORY_RATE
@@ -141,7 +139,7 @@ class BlockPerGroup:
     def units(self) -> tuple[Unit, ...]:
         """Its own, and those for addresses that are not aligned."""
         own = (unit for dtype in _DTYPES for unit in _units(dtype).values())
-        return (*own, *(unit for way in _ANYWHERE for unit in way.units()))
+        return (*own, *_ANYWHERE.units())
 
 
 def _why_not(problem: _Problem) -> str | None:

@@ -10,7 +10,7 @@ from dnncore.backend import Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, kernel_call
 from dnncore.cuda.normalization.frame import PACK_BYTES
 from dnncore.cuda.normalization.row_gradients import column_calls, column_units
-from dnncore.cuda.normalization.statistics import GroupStatistics
+from dnncore.cuda.normalization.statistics import Anywhere
 from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate_together, record, struct
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -44,8 +44,8 @@ _PARAMS = struct(
     *((name, ADDRESS) for name in ("x", "dy", "scale", "mean", "inv_std", "dx", "parts")),
     *((name, "<i4") for name in ("vectors", "planes", "groups", "warps", "is_narrow")),
 )
-_ANYWHERE = (GroupStatistics("parts", "backward"), GroupStatistics("whole", "backward"))
-"""What computes it where addresses are not aligned, the first one that can."""
+_ANYWHERE = Anywhere("backward")
+"""What computes it where addresses are not aligned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,7 @@ class GroupGradients:
         reason = _why_not(problem)
         if reason is not None:
             return reason
-        anywhere = next(
-            offer for offer in (way.offer(problem, figures) for way in _ANYWHERE) if isinstance(offer, Offer)
-        )
+        anywhere = _ANYWHERE.offer(problem, figures)
         blocks, threads = problem.x.shape[0] * problem.groups, _warps(problem) * _planes(problem) * _WARP
         parts_bytes = 0
         if _gives_parameters(problem):
@@ -78,7 +76,7 @@ class GroupGradients:
     def units(self) -> tuple[Unit, ...]:
         """Those of groups and of columns; where addresses are not aligned, the others'."""
         own = (unit for dtype in _DTYPES for unit in _units(dtype).values())
-        return (*own, *column_units(_DTYPES), *(unit for way in _ANYWHERE for unit in way.units()))
+        return (*own, *column_units(_DTYPES), *_ANYWHERE.units())
 
 
 def _gives_parameters(problem: GroupNormBackwardProblem) -> bool:

@@ -12,7 +12,7 @@ from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, kernel_cal
 from dnncore.cuda.normalization.cuts import cut_of, operands_of
 from dnncore.cuda.normalization.frame import LIKE_X, PACK_BYTES, Operand, Partition
 from dnncore.cuda.normalization.passes import places_of
-from dnncore.cuda.normalization.statistics import GroupStatistics
+from dnncore.cuda.normalization.statistics import Anywhere
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, record, small_divisor, struct
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -253,9 +253,7 @@ class Resident:
                 f"channels of x {problem.x} are no whole vectors that lie alike in all operands, nor planes of at most "
                 f"{_SINGLES_THREADS} elements, or have more elements than the registers of {_MOST_BLOCKS} blocks keep"
             )
-        anywhere = next(
-            offer for offer in (way.offer(problem, figures) for way in self._anywhere) if isinstance(offer, Offer)
-        )
+        anywhere = self._anywhere.offer(problem, figures)
         prepare = partial(_prepare, problem, figures, self.direction, shape, anywhere)
         return Offer(shape.seconds(problem, figures), prepare, anywhere.workspace_bytes)
 
@@ -264,11 +262,11 @@ class Resident:
         own = (
             unit for dtype in _DTYPES for one in (True, False) for unit in _units(self.direction, dtype, one).values()
         )
-        return (*own, *(unit for way in self._anywhere for unit in way.units()))
+        return (*own, *self._anywhere.units())
 
     @property
-    def _anywhere(self) -> tuple[GroupStatistics, ...]:
-        return GroupStatistics("parts", self.direction), GroupStatistics("whole", self.direction)
+    def _anywhere(self) -> Anywhere:
+        return Anywhere(self.direction)
 
 
 def _fastest(problem: _Problem, figures: DeviceFigures) -> _Shape | None:

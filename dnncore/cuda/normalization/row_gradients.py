@@ -10,7 +10,7 @@ from functools import partial
 from dnncore.backend import Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, kernel_call
 from dnncore.cuda.normalization.frame import PACK_BYTES
-from dnncore.cuda.normalization.statistics import GroupStatistics
+from dnncore.cuda.normalization.statistics import Anywhere
 from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, c_type, generate, record, struct
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -50,8 +50,8 @@ _COLUMN_PARAMS = struct(
     ("length", "<i4"),
     ("is_narrow", "<i4"),
 )
-_ANYWHERE = (GroupStatistics("parts", "backward"), GroupStatistics("whole", "backward"))
-"""What computes it where addresses are not aligned, the first one that can."""
+_ANYWHERE = Anywhere("backward")
+"""What computes it where addresses are not aligned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,7 @@ class RowGradients:
         reason = _why_not(problem)
         if reason is not None:
             return reason
-        anywhere = next(
-            offer for offer in (way.offer(problem, figures) for way in _ANYWHERE) if isinstance(offer, Offer)
-        )
+        anywhere = _ANYWHERE.offer(problem, figures)
         blocks = _blocks(problem, figures)
         parts_bytes = blocks * 2 * _length(problem) * problem.x.dtype.compute.itemsize
         busy = min(blocks / (figures.multiprocessors * _BLOCKS), 1.0)
@@ -89,7 +87,7 @@ class RowGradients:
                 _column_unit(dtype),
             )
         ]
-        return (*own, *(unit for way in _ANYWHERE for unit in way.units()))
+        return (*own, *_ANYWHERE.units())
 
 
 def _length(problem: LayerNormBackwardProblem) -> int:

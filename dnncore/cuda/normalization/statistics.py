@@ -38,7 +38,7 @@ from dnncore.problems import (
     LayerNormBackwardProblem,
 )
 
-__all__ = ["BACKWARD", "FORWARD", "INFERENCE", "GroupStatistics", "Inference"]
+__all__ = ["BACKWARD", "FORWARD", "INFERENCE", "Anywhere", "GroupStatistics", "Inference"]
 
 
 def _by_channels(problem: Statistics) -> bool:
@@ -100,6 +100,29 @@ class GroupStatistics:
 
     def units(self) -> tuple[Unit, ...]:
         """For each dtype, the kernel and the one that finishes what it found in parts."""
+        return all_passes(self.direction)
+
+
+@dataclass(frozen=True, slots=True)
+class Anywhere:
+    """Normalisation wherever its operands lie, for algorithms that want them aligned: in parts where that can be, else whole.
+    Immutable.
+
+    Args:
+        direction: "forward" or "backward".
+    """
+
+    direction: str
+
+    def offer(self, problem: Statistics, figures: DeviceFigures) -> Offer:
+        """What it would take."""
+        in_parts = GroupStatistics("parts", self.direction).offer(problem, figures)
+        if isinstance(in_parts, Offer):
+            return in_parts
+        return _offer(_sequence(problem, figures, in_parts=False), problem, self.direction)
+
+    def units(self) -> tuple[Unit, ...]:
+        """As `GroupStatistics` has them."""
         return all_passes(self.direction)
 
 

@@ -1,8 +1,9 @@
 """An engine process: python -m dnnserve.engine.child DEVICE SOCKET, started by `process.py` with this descriptor.
 
-It opens a device by the factory that it is told of and does what the runner at the other end of the socket asks for, one thing
-after another, until that end is closed. Rows of the next batch are brought into its slot by threads of their own meanwhile: NumPy
-gives the interpreter's lock up while it copies. Whatever ends this process ends its device's context with it, and nothing else.
+It opens a device by the factory that it is told of and does what the runner at the other end of the socket asks for, in its order,
+until that end is closed. Batches pass three threads: one brings rows into a slot (NumPy gives the interpreter's lock up while it
+copies), one begins the batch, one waits for its end and answers. Whatever ends this process ends its device's context with it, and
+nothing else.
 """
 
 from __future__ import annotations

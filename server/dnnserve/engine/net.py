@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -15,10 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dnncore import Handle, ops
-from dnncore.backend import Device, Event
-from dnncore.descriptors import Layout
-from dnncore.dtypes import DType
+from dnncore import Handle
+from dnncore.backend import Event
 from dnncore.errors import BadParamError, OutOfMemoryError
 from dnncore.nn import BATCH, Executor, Graph, Model, Parameters, SharedMemory, Value
 from dnncore.nn.footprint import footprint
@@ -27,6 +24,8 @@ from dnncore.tensor import Tensor
 from dnnserve.engine.buckets import batch_buckets
 from dnnserve.engine.host import Fresh
 from dnnserve.engine.pipeline import LocalPipeline
+from dnnserve.engine.pixels import Pixels
+from dnnserve.engine.results import Results
 from dnnserve.engine.slot import Slot
 from dnnserve.envelope import ModelKey
 from dnnserve.signature import Signature, TensorSpec
@@ -34,9 +33,6 @@ from dnnserve.signature import Signature, TensorSpec
 __all__ = ["NetHost", "NetInstance", "ServedModel", "Terms", "Turns", "signature_of"]
 
 _log = logging.getLogger(__name__)
-
-_PLACES = 2
-"""For pixels on the device: those of the batch that is computed, and of the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,47 +70,15 @@ class Terms:
         return 1 if self.batch_invariant else None
 
 
-class _Results:
-    """Where the outputs of the batches of one slot go on the host. Owned by one thread.
-
-    Args:
-        device: Whose copies come here.
-        rows: Of the largest batch.
-        signature: What the model gives.
-    """
-
-    def __init__(self, device: Device, rows: int, signature: Signature) -> None:
-        self._device = device
-        self._rows = rows
-        self._signature = signature
-        self._whole: dict[int, np.ndarray] = {}  # made when they are first wanted: page-locked memory is scarce
-        self._parts: dict[
-            tuple[int, int], np.ndarray
-        ] = {}  # their first rows: a stream keeps each array that it copies to
-
-    def of(self, number: int, rows: int) -> np.ndarray:
-        """[rows, ...] of an output."""
-        if number not in self._whole:
-            output = self._signature.outputs[number]
-            shape = self._rows, *output.shape
-            memory = self._device.host_buffer(math.prod(shape) * output.dtype.itemsize)
-            self._whole[number] = memory.view(output.dtype.numpy).reshape(shape)
-        if (number, rows) not in self._parts:
-            self._parts[number, rows] = self._whole[number][:rows]
-        return self._parts[number, rows]
-
-
 @dataclass(slots=True)
 class Turns:
-    """How the models of a device take turns. Mutable: who begins batches writes the first two, who finishes them the last.
+    """How the models of a device take turns. Mutable: who begins batches writes the first, who finishes them the second.
 
     Args:
-        holder: Stands for the model whose batch was begun last.
-        end: Of that batch.
+        end: Of the batch that was begun last.
         ended_ns: When the batch ended that was finished last.
     """
 
-    holder: object = None
     end: Event | None = None
     ended_ns: int = 0
 
@@ -187,16 +151,16 @@ class NetInstance:
             Slot(handle.device.host_buffer(nbytes), self.max_batch_rows, signature, served.preprocessing)
             for _ in range(terms.num_slots)
         )
-        self._pixels: _Pixels | None = None
+        self._pixels: Pixels | None = None
         if served.preprocessing is not None:
             with ExitStack() as undo:
-                self._pixels = undo.enter_context(closing(_Pixels(handle, served.preprocessing, self.max_batch_rows)))
+                self._pixels = undo.enter_context(closing(Pixels(handle, served.preprocessing, self.max_batch_rows)))
                 self._pixels.warm_up(self._executors, signature.inputs[0].name, self.slots[0])
                 undo.pop_all()
         self._parts: dict[tuple[int, int, bool], Sequence[np.ndarray]] = {}
-        self._results = [_Results(handle.device, self.max_batch_rows, signature) for _ in self.slots]
+        self._results = [Results(handle.device, self.max_batch_rows, signature) for _ in self.slots]
         self._begun: deque[_Begun] = deque()
-        self._token = object()
+        self._last_end: Event | None = None
         self.turns = Turns()
         self.computed_ns = 0
 
@@ -218,7 +182,7 @@ class NetInstance:
     def _shortage(self, served: ServedModel, rows: int) -> OutOfMemoryError | None:
         """What is missing for batches of so many rows, found out before anything is taken; None: there is room."""
         wanted = footprint(served.model.graph, self._handle, rows, self._terms.slice_images)
-        pixels = 0 if served.preprocessing is None else _PLACES * rows * math.prod(served.preprocessing.input_shape)
+        pixels = 0 if served.preprocessing is None else Pixels.nbytes(rows, served.preprocessing)
         free, total = self._handle.device.free_bytes(), self._handle.info.total_memory_bytes
         kept = int((1 - self._terms.memory_fraction) * total)
         if wanted.nbytes + pixels <= free - kept:
@@ -270,12 +234,11 @@ class NetInstance:
             sources[tensor.name] = self._pixels.normalizer(array) if pixels and self._pixels is not None else array
         results = {number: self._results[slot].of(number, executor.batch) for number in wanted}
         into = {self.signature.outputs[number].name: array for number, array in results.items()}
-        if self.turns.holder is not self._token and self.turns.end is not None:
-            self._handle.wait(self.turns.end)
+        if self.turns.end is not None and self.turns.end is not self._last_end:
+            self._handle.wait(self.turns.end)  # of another model: its own are in the order of its stream
         executor.launch(wanted=[*into], sources=sources, into=into)
         outputs = {number: array[:rows] for number, array in results.items()}
-        end = self._handle.record_event()
-        self.turns.holder, self.turns.end = self._token, end
+        self.turns.end = self._last_end = end = self._handle.record_event()
         self._begun.append(_Begun(began_ns, end, outputs))
 
     def finish(self) -> Mapping[int, np.ndarray]:
@@ -293,75 +256,6 @@ class NetInstance:
         if key not in self._parts:
             self._parts[key] = [array[:rows] for array in self.slots[slot].read(pixels=pixels)]
         return self._parts[key]
-
-
-class _Pixels:
-    """Pixels on the device, and what turns them into rows. Owned by one thread; the handles check.
-
-    They are brought there on a stream of their own, and lie in two places by turns: so those of a batch can come while the one
-    before is computed.
-
-    Args:
-        handle: Of the device.
-        preprocessing: Its arithmetic.
-        max_rows: Room for so many rows.
-    """
-
-    def __init__(self, handle: Handle, preprocessing: Preprocessing, max_rows: int) -> None:
-        self._handle = handle
-        table, mean = preprocessing.normalization.operands()
-        self._table = handle.upload(table)
-        self._mean = None if mean is None else handle.upload(mean)
-        shape = (max_rows, *preprocessing.input_shape)
-        self._places = deque(_Place(handle.tensor(shape, DType.UINT8, Layout.NHWC), None) for _ in range(_PLACES))
-        self._bringing = Handle(handle.info.name)
-
-    def warm_up(self, executors: Sequence[Executor], name: str, slot: Slot) -> None:
-        """Compile what pixels need, before a client waits for it."""
-        for executor in executors:
-            executor.run(wanted=(), sources={name: self.normalizer(slot.pixels[0][: executor.batch])})
-
-    def normalizer(self, pixels: np.ndarray) -> Callable[[Tensor], None]:
-        """What writes the rows of pixels, uint8 [rows, H, W, C] in the net's order of channels, into an input."""
-
-        def write(rows: Tensor) -> None:
-            tensor, read = self._places.popleft()
-            there = tensor.view(tensor.descriptor.with_shape((len(pixels), *tensor.shape[1:])))
-            bringing = self._bringing
-            try:
-                if read is not None:
-                    bringing.wait(read)
-                bringing.device.copy_to_device(bringing.stream, there.address, pixels)
-                self._handle.wait(bringing.record_event())
-                ops.image_normalization(self._handle, 1.0, there, self._table, 0.0, rows, mean=self._mean)
-                read = self._handle.record_event()
-            except BaseException:
-                self._places.append(_Place(tensor, None))  # whatever becomes of this batch, others follow
-                self._handle.stream.synchronize()  # should it be read: by no event is it known when that is over
-                raise
-            self._places.append(_Place(tensor, read))
-
-        return write
-
-    def adopt(self) -> None:
-        """Belong to the calling thread from now on."""
-        self._bringing.adopt()
-
-    def close(self) -> None:
-        """Give the stream back."""
-        self._bringing.close()
-
-
-class _Place(NamedTuple):
-    """Where pixels lie on the device. Immutable.
-
-    Args:
-        tensor: [max_rows, H, W, C].
-        read: When those that lie there have been read; None: none do.
-    """
-
-    tensor: Tensor
-    read: Event | None
 
 
 class NetHost:
