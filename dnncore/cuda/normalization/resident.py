@@ -334,7 +334,7 @@ def _units(direction: str, dtype: DType, alone: bool) -> dict[tuple[bool, int, i
     """
     element = c_type(dtype)
     source = (
-        '#include "dnncore/normalization/resident.cuh"\n'
+        f'#include "dnncore/normalization/resident_{direction}.cuh"\n'
         "using namespace dnncore;\n"
         f'static_assert(sizeof(ResidentParams) == {_PARAMS.itemsize}, "dnncore/cuda and resident.cuh disagree");\n'
     )
