@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -43,14 +44,16 @@ class RunningServer:
         package: What to serve.
         scratch: A folder for the file in which the server says that it is ready.
         arguments: More of the command line.
+        program: What takes dnnserve's command line; None: dnnserve.
     """
 
-    def __init__(self, package: Path, scratch: Path, *arguments: str) -> None:
+    def __init__(self, package: Path, scratch: Path, *arguments: str, program: Sequence[str] | None = None) -> None:
         self._ready_file = scratch / f"ready-{time.monotonic_ns()}.json"
         ports = ("--grpc-port", "0", "--metrics-port", "0", "--ready-file", str(self._ready_file))
         # There is no load balancer that would have to notice, and no run may depend on one before, nor on the machine's cores.
         alone = ("--lame-duck-seconds", "0", "--no-save-costs", "--front-ends", "0")
-        self._command = _command("dnnserve", "--model", str(package), *ports, *alone, *arguments)
+        program = _command("dnnserve") if program is None else program
+        self._command = [*program, "--model", str(package), *ports, *alone, *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self.grpc = self.metrics = ""
         self.devices: list[str] = []

@@ -1,6 +1,7 @@
 """Hours of mixed load with odd clients and a fault each minute: is every request answered once and right, and does nothing grow?
 
     python -m benchmarks.soak --minutes 120
+    python -m benchmarks.soak --minutes 120 --batch-ms 40 --max-batch 8
 
 The server is dnnserve as a user starts it, with processes of front ends and engines. A steady client sends at a part of what the
 server took in a short closed loop; beside it, each second, somebody misbehaves; each minute a process is killed. Ends with 1 when
@@ -32,6 +33,7 @@ import numpy as np
 from dnnapi.inference import grpc_service_pb2 as inference
 from dnnapi.v1 import classifier_pb2 as classifier
 
+from benchmarks import paced
 from benchmarks.core_client import keep_in_flight
 from benchmarks.front_end import INFER
 from benchmarks.server import RunningServer
@@ -310,14 +312,22 @@ def main() -> int:
     parser.add_argument("--front-ends", default="2", metavar="N")
     parser.add_argument("--load", type=float, default=0.8, help="part of what a closed loop reaches")
     parser.add_argument("--rate", type=float, help="requests a second, in place of that part")
+    parser.add_argument(
+        "--batch-ms",
+        type=float,
+        help="which a batch takes on a device beside its computation: devices are the bound then, and not the cores",
+    )
+    parser.add_argument("--max-batch", type=int, default=32, metavar="ROWS", help="as dnnserve has it")
     parser.add_argument("--fault-seconds", type=float, default=60.0, help="between two faults")
     options = parser.parse_args()
     seen = Seen()
-    flags = ("--devices", options.devices, "--engines", "process", "--front-ends", options.front_ends)
+    flags = ["--devices", options.devices, "--engines", "process", "--front-ends", options.front_ends]
+    flags += ["--max-batch", str(options.max_batch)]
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "digits"
         untrained_package().save(package)
-        with RunningServer(package, Path(folder), *flags) as server:
+        program = None if options.batch_ms is None else paced.program(options.batch_ms / 1e3)
+        with RunningServer(package, Path(folder), *flags, program=program) as server:
             asyncio.run(soak(server, options, seen))
     grown = growth(seen.samples)
     for name, more in grown.items():
