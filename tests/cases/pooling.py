@@ -79,6 +79,28 @@ def _view(shape: tuple[int, ...], dtype: DType) -> TensorDescriptor:
     return TensorDescriptor(dtype, (n, c, h, w), ((h + 2) * row, 1, row, column))
 
 
+VECTORS: tuple[tuple[str, tuple[int, ...], Any, dict[str, Any], DType, str, float, float], ...] = (
+    ("3x3-odd-widths", (2, 8, 7, 9), 3, {"stride": 1, "padding": 1}, F16, "NHWC", 1.0, 0.0),
+    ("3x3-no-padding", (1, 16, 4, 8), 3, {"stride": 1}, BF16, "NHWC", 1.0, 0.0),
+    ("3x3-one-window", (3, 8, 3, 3), 3, {"stride": 2}, F16, "NHWC", 1.0, 0.0),
+    ("3x3-one-place", (3, 4, 1, 1), 3, {"stride": 1, "padding": 1}, F32, "NHWC", 1.0, 0.0),
+    ("3x3-widest-padding", (1, 24, 2, 1), 3, {"stride": 1, "padding": 2}, F16, "NHWC", 1.0, 0.0),
+    ("3x3-padding-of-four-kinds", (1, 8, 5, 6), 3, {"stride": 1, "padding": ((0, 2), (2, 1))}, F32, "NHWC", 1.0, 0.0),
+    ("3x3-padding-of-four-kinds-stride-2", (2, 8, 5, 6), 3, {"stride": 2, "padding": ((2, 0), (1, 2))}, BF16, "NHWC", 1.0, 0.0),
+    ("3x3-ceil", (2, 40, 8, 10), 3, {"stride": 2, "ceil_mode": True}, F16, "NHWC", 1.0, 0.0),
+    ("3x3-ceil-with-padding", (1, 8, 6, 7), 3, {"stride": 2, "padding": 1, "ceil_mode": True}, F32, "NHWC", 1.0, 0.0),
+    ("3x3-groups-of-channels", (1, 8 * 34, 4, 3), 3, {"stride": 1, "padding": 1}, F16, "NHWC", 1.0, 0.0),
+    ("3x3-blend", (2, 8, 6, 6), 3, {"stride": 1, "padding": 1}, F16, "NHWC", -0.5, 2.0),
+    ("3x3-blend-stride-2", (2, 16, 6, 7), 3, {"stride": 2, "padding": 1}, BF16, "NHWC", 1.0, 1.0),
+    ("3x3-views", (2, 16, 5, 6), 3, {"stride": 1, "padding": 1}, F16, "views", 1.0, 0.0),
+    ("2x2", (2, 8, 6, 4), 2, {"stride": 2}, F16, "NHWC", 1.0, 0.0),
+    ("2x2-rest", (1, 12, 7, 5), 2, {"stride": 2}, F32, "NHWC", 1.0, 0.0),
+    ("2x2-padding-ceil-blend", (2, 8, 6, 7), 2, {"stride": 2, "padding": 1, "ceil_mode": True}, BF16, "NHWC", 2.0, -1.0),
+    ("2x2-views", (1, 8, 5, 6), 2, {"stride": 2}, F16, "views", 1.0, 0.0),
+)  # fmt: skip
+"""As WINDOWS: the corners of "rolling" backward, and of "channels" with indices."""
+
+
 def _rolling_cases() -> tuple[Case, ...]:
     cases = []
     for name, shape, settings, dtype, layout, alpha, beta in ROLLING:
@@ -90,6 +112,31 @@ def _rolling_cases() -> tuple[Case, ...]:
             )
             problem = PoolingForwardProblem(x, y, pooling)
             cases.append(Case(f"pooling-forward-rolling-{mode.value}-{name}", problem, alpha, beta, ("rolling",)))
+    return tuple(cases)
+
+
+def _cases_of_vectors() -> tuple[Case, ...]:
+    cases = []
+    for name, shape, window, settings, dtype, layout, alpha, beta in VECTORS:
+
+        def laid_out(extents: tuple[int, ...], of: DType, layout: str = layout) -> TensorDescriptor:
+            return _view(extents, of) if layout == "views" else describe(extents, of, layout)
+
+        for mode in PoolingMode:
+            pooling = PoolingDescriptor.make(mode, window, **settings)
+            x, y, indices = (
+                laid_out(shape, dtype),
+                *(laid_out(pooling.output_shape(shape), of) for of in (dtype, DType.INT32)),
+            )
+            if mode is PoolingMode.MAX:
+                forward = PoolingForwardProblem(x, y, pooling, indices)
+                cases.append(Case(f"pooling-forward-vectors-indices-{name}", forward, alpha, beta, ("channels",)))
+                backward = PoolingBackwardIndicesProblem(y, indices, x, pooling)
+                cases.append(Case(f"pooling-backward-vectors-indices-{name}", backward, alpha, beta, ("rolling",)))
+            else:
+                average = PoolingBackwardProblem(y, y, x, x, pooling)
+                label = f"pooling-backward-vectors-{mode.value}-{name}"
+                cases.append(Case(label, average, alpha, beta, ("rolling",)))
     return tuple(cases)
 
 
@@ -116,4 +163,4 @@ def _cases() -> tuple[Case, ...]:
     return tuple(cases)
 
 
-CASES = (*_cases(), *_rolling_cases())
+CASES = (*_cases(), *_rolling_cases(), *_cases_of_vectors())

@@ -16,13 +16,14 @@ from dnncore.choice import fastest
 from dnncore.cuda import pooling
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Place, WhereAligned
-from dnncore.cuda.pooling import rolling
+from dnncore.cuda.pooling import rolling, rolling_gradients
 from dnncore.cuda.pooling.planar import PlanarPooling
 from dnncore.cuda.pooling.rolling import RollingPooling
+from dnncore.cuda.pooling.rolling_gradients import RollingGradients
 from dnncore.descriptors import PoolingMode
 from dnncore.dtypes import DType
 from dnncore.figures import A100, H200, DeviceFigures
-from dnncore.problems import PoolingForwardProblem
+from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
 from tests.cases import Case
 from tests.conftest import CUDA_DEVICES
 from tests.cuda.gates.baseline import FOLDER, Baseline
@@ -57,6 +58,23 @@ def walker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
         yield opened
 
 
+@pytest.fixture
+def descender(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
+    """The same for gradients."""
+    monkeypatch.setattr(rolling_gradients, "_RESIDENT", 0)
+    monkeypatch.setattr(rolling_gradients, "_MOST_STEPS", STEPS)
+    with Handle(CUDA_DEVICES[0]) as opened:
+        yield opened
+
+
+def gradient_of(problem: PoolingForwardProblem) -> PoolingBackwardProblem | PoolingBackwardIndicesProblem:
+    """Of maxima from their indices."""
+    x, y, pooling = problem.x, problem.y, problem.pooling
+    if pooling.mode is not PoolingMode.MAX:
+        return PoolingBackwardProblem(y, y, x, x, pooling)
+    return PoolingBackwardIndicesProblem(y, replace(y, dtype=DType.INT32), x, pooling)
+
+
 def pooled(handle: Handle, x: np.ndarray, problem: PoolingForwardProblem) -> np.ndarray:
     """y by "rolling"."""
     plan = handle.plan(problem, algorithm="rolling")
@@ -74,10 +92,30 @@ def test_a_walk_of_many_steps_agrees_with_the_float64_answer(
     walker: Handle, stride: int, rows: int, padding: Any, mode: PoolingMode, dtype: str
 ) -> None:
     problem = problem_of((2, 16, rows, 6), stride, mode=mode, dtype=dtype, padding=padding, ceil_mode=True)
-    split = rolling._Split.of(problem, walker.device.figures)
+    split = rolling._walks(problem, walker.device.figures)
     assert split.walks > 1
     assert split.walk > 2 * rolling._rows_of_a_step(problem)
     check(walker, Case("rolling", problem, alpha=1.0), "rolling")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("mode", PoolingMode, ids=lambda mode: mode.value)
+@pytest.mark.parametrize(
+    ("window", "stride", "rows", "padding"),
+    [(3, 1, 10, 1), (3, 1, 9, ((2, 0), (0, 1))), (3, 2, 16, 1), (3, 2, 11, 0), (2, 2, 13, 0), (2, 2, 12, 1)],
+)
+def test_gradients_by_walks_of_many_steps_agree_with_the_float64_answer(
+    descender: Handle, window: int, stride: int, rows: int, padding: Any, mode: PoolingMode, dtype: str
+) -> None:
+    forward = problem_of(
+        (2, 16, rows, 6), stride, mode=mode, dtype=dtype, window=window, padding=padding, ceil_mode=True
+    )
+    problem = gradient_of(forward)
+    walks = rolling_gradients._walks(problem, descender.device.figures)
+    assert walks.walks > 1
+    assert walks.walk > (window - 1) // stride
+    check(descender, Case("rolling", problem, alpha=1.0), "rolling")
 
 
 @pytest.mark.cuda
@@ -173,7 +211,7 @@ def test_walks_cover_every_row_once_and_leave_no_thread_waiting_if_there_are_few
     mode: str, plane: tuple[int, int, int], stride: int, figures: DeviceFigures, images: int
 ) -> None:
     problem = problem_of((images, *plane), stride, mode=mode)
-    split, rows, step = rolling._Split.of(problem, figures), problem.y.shape[2], rolling._rows_of_a_step(problem)
+    split, rows, step = rolling._walks(problem, figures), problem.y.shape[2], rolling._rows_of_a_step(problem)
     assert (split.walks - 1) * split.walk < rows <= split.walks * split.walk
     assert split.walk % step == 0
     assert split.vectors * split.groups * 8 == plane[0]
@@ -183,6 +221,23 @@ def test_walks_cover_every_row_once_and_leave_no_thread_waiting_if_there_are_few
         assert split.items <= resident
     else:
         assert split.walk <= rolling._MOST_STEPS * step
+
+
+@pytest.mark.parametrize("images", [1, 256])
+@pytest.mark.parametrize(("plane", "stride"), GOOGLENET)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_training_keeps_to_vectors_of_channels(
+    dtype: str, plane: tuple[int, int, int], stride: int, images: int
+) -> None:
+    forward = problem_of((images, *plane), stride, dtype=dtype, padding=2 - stride, ceil_mode=True)
+    indices = replace(forward.y, dtype=DType.INT32)
+    for algorithms, problem, name in (
+        (pooling.FORWARD, replace(forward, indices=indices), "channels"),
+        (pooling.BACKWARD, gradient_of(forward), "rolling"),
+    ):
+        found = fastest(algorithms, problem, H200)
+        assert found is not None
+        assert found[0].name == name
 
 
 @pytest.mark.parametrize("images", [1, 256])
@@ -214,6 +269,33 @@ def test_what_it_does_not_compute_is_refused_with_the_reason(problem: PoolingFor
     assert reason in found
 
 
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (problem_of((2, 16, 8, 8), dtype="float64"), "x is float64"),
+        (problem_of((2, 12, 8, 8)), "no vectors of 8 channels"),
+        (problem_of((2, 16, 8, 8), layout="NCHW"), "no vectors of 8 channels"),
+        (problem_of((2, 16, 8, 8), window=2, padding=0), "windows of (2, 2) with strides (1, 1)"),
+        (problem_of((2, 16, 8, 8), window=(3, 5)), "windows of (3, 5) with strides (1, 1)"),
+        (problem_of((0, 16, 8, 8)), "dx is empty"),
+    ],
+)
+def test_gradients_that_it_does_not_compute_are_refused_with_the_reason(
+    problem: PoolingForwardProblem, reason: str
+) -> None:
+    found = RollingGradients().offer(gradient_of(problem), H200)
+    assert isinstance(found, str)
+    assert reason in found
+
+
+def test_gradients_of_maxima_without_indices_are_not_rolled() -> None:
+    forward = problem_of((2, 16, 8, 8))
+    found = RollingGradients().offer(
+        PoolingBackwardProblem(forward.y, forward.y, forward.x, forward.x, forward.pooling), H200
+    )
+    assert found == "it has no pooling of mode max"
+
+
 def test_steps_that_32_bits_do_not_hold_are_refused() -> None:
     problem = problem_of((1, 8, 3, 3))
     far = TensorDescriptor(DType.FLOAT16, problem.x.shape, (1 << 33, 1, 1 << 30, 8))
@@ -232,3 +314,12 @@ def test_as_many_threads_are_resident_as_there_are_registers_for(kind: tuple[str
     of_a_warp = 32 * (-(-registers // 8) * 8)  # they are given out eight at a time
     blocks = 65536 // (of_a_warp * (rolling._THREADS // 32))
     assert rolling._RESIDENT[kind] == blocks * rolling._THREADS
+
+
+def test_as_many_threads_with_sums_are_resident_as_there_are_registers_for() -> None:
+    kernels = Baseline.read("sm_90a", FOLDER).kernels
+    entries = [unit.entry for unit in RollingGradients().units() if "rolling" in unit.entry]
+    registers = max(kernels[entry]["registers"] for entry in entries)
+    of_a_warp = 32 * (-(-registers // 8) * 8)  # they are given out eight at a time
+    blocks = 65536 // (of_a_warp * (rolling_gradients._THREADS // 32))
+    assert blocks * rolling_gradients._THREADS == rolling_gradients._RESIDENT

@@ -17,8 +17,11 @@ from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProbl
 NAN, INF = np.nan, np.inf
 
 
-def packed(array: np.ndarray) -> TensorDescriptor:
-    return TensorDescriptor.packed(array.shape, array.dtype.name)
+LAYOUTS = pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+
+
+def packed(array: np.ndarray, layout: str = "NCHW") -> TensorDescriptor:
+    return TensorDescriptor.packed(array.shape, array.dtype.name, layout)
 
 
 def solve(
@@ -29,7 +32,9 @@ def solve(
     chosen = handle.plan(problem).offer.math
     for algorithm in rank(problem, handle.device, Preference.PREFER_FASTEST):
         if algorithm.status is None and algorithm.math == chosen:
-            sources = [handle.upload(array) for array in inputs]
+            sources = [handle.tensor(descriptor) for descriptor in problem.inputs]
+            for source, array in zip(sources, inputs, strict=True):
+                source.assign(array)
             targets = [handle.tensor(descriptor) for descriptor in problem.outputs]
             for target in targets:
                 target.assign(np.broadcast_to(old, target.descriptor.shape).astype(target.descriptor.dtype.numpy))
@@ -43,23 +48,24 @@ def solve(
     return found[0]
 
 
-def forward(handle: Handle, x: np.ndarray, pooling: PoolingDescriptor) -> tuple[np.ndarray, np.ndarray]:
+def forward(handle: Handle, x: np.ndarray, pooling: PoolingDescriptor, layout: str) -> tuple[np.ndarray, np.ndarray]:
     """y, the same with the indices and without, and the indices."""
     shape = pooling.output_shape(x.shape)
-    y, places = TensorDescriptor.packed(shape, x.dtype.name), TensorDescriptor.packed(shape, "int32")
-    (alone,) = solve(handle, PoolingForwardProblem(packed(x), y, pooling), x)
-    together, indices = solve(handle, PoolingForwardProblem(packed(x), y, pooling, places), x)
+    y, places = (TensorDescriptor.packed(shape, dtype, layout) for dtype in (x.dtype.name, "int32"))
+    (alone,) = solve(handle, PoolingForwardProblem(packed(x, layout), y, pooling), x)
+    together, indices = solve(handle, PoolingForwardProblem(packed(x, layout), y, pooling, places), x)
     assert np.array_equal(alone, together, equal_nan=True)
     return alone, indices
 
 
 def backward(
-    handle: Handle, x: np.ndarray, dy: np.ndarray, pooling: PoolingDescriptor
+    handle: Handle, x: np.ndarray, dy: np.ndarray, pooling: PoolingDescriptor, layout: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """dx from x, and dx from the indices."""
-    y, indices = forward(handle, x, pooling)
-    by_x = PoolingBackwardProblem(packed(y), packed(dy), packed(x), packed(x), pooling)
-    by_indices = PoolingBackwardIndicesProblem(packed(dy), packed(indices), packed(x), pooling)
+    y, indices = forward(handle, x, pooling, layout)
+    tx, ty, places = packed(x, layout), packed(y, layout), packed(indices, layout)
+    by_x = PoolingBackwardProblem(ty, ty, tx, tx, pooling)
+    by_indices = PoolingBackwardIndicesProblem(ty, places, tx, pooling)
     return solve(handle, by_x, y, dy, x)[0], solve(handle, by_indices, dy, indices)[0]
 
 
@@ -76,6 +82,7 @@ ROW: list[tuple[bool, list[float], float, int]] = [
 ]
 
 
+@LAYOUTS
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize(("propagate", "values", "maximum", "place"), ROW)
 def test_the_first_maximum_wins_and_nan_is_the_largest_or_the_smallest_of_all(
@@ -85,41 +92,44 @@ def test_the_first_maximum_wins_and_nan_is_the_largest_or_the_smallest_of_all(
     values: list[float],
     maximum: float,
     place: int,
+    layout: str,
 ) -> None:
     window, stride, padding = geometry
-    x = np.array(values, np.float32).reshape(1, 1, 2, 2)
+    x = np.tile(np.array(values, np.float32).reshape(1, 1, 2, 2), (1, 4, 1, 1))
     pooling = PoolingDescriptor.make("max", window, stride=stride, padding=padding, propagate_nan=propagate)
-    y, indices = forward(handle, x, pooling)
+    y, indices = forward(handle, x, pooling, layout)
     assert np.array_equal(y, np.full(y.shape, maximum), equal_nan=True)
     assert np.array_equal(indices, np.full(y.shape, place))
     dy = np.arange(1, y.size + 1, dtype=np.float32).reshape(y.shape)
-    expected = np.zeros(4)
-    expected[place] = dy.sum()
-    for dx in backward(handle, x, dy, pooling):
-        assert np.array_equal(dx.ravel(), expected)
+    expected = np.zeros((4, 4))
+    expected[:, place] = dy.sum((0, 2, 3))
+    for dx in backward(handle, x, dy, pooling, layout):
+        assert np.array_equal(dx.reshape(4, 4), expected)
 
 
+@LAYOUTS
 @pytest.mark.parametrize("geometry", [*GEOMETRIES, (5, 3, 2)], ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_both_backward_operations_agree_bit_for_bit_where_windows_hold_equal_maxima(
-    handle: Handle, geometry: tuple[int, int, int], dtype: str
+    handle: Handle, geometry: tuple[int, int, int], dtype: str, layout: str
 ) -> None:
     window, stride, padding = geometry
     pooling = PoolingDescriptor.make("max", window, stride=stride, padding=padding, ceil_mode=True)
     rng = np.random.default_rng(3)
     numpy_type = DType.of(dtype).numpy
-    x = rng.integers(0, 3, (2, 3, 11, 14)).astype(numpy_type)
+    x = rng.integers(0, 3, (2, 8, 11, 14)).astype(numpy_type)
     dy = rng.standard_normal(pooling.output_shape(x.shape)).astype(numpy_type)
-    by_x, by_indices = backward(handle, x, dy, pooling)
+    by_x, by_indices = backward(handle, x, dy, pooling, layout)
     assert np.array_equal(by_x, by_indices)
     assert 0 < np.count_nonzero(by_x) <= dy.size
 
 
+@LAYOUTS
 @pytest.mark.parametrize("geometry", [(2, 2), (3, 2), (3, 1)], ids=str)
-def test_an_index_outside_its_own_window_adds_nothing(handle: Handle, geometry: tuple[int, int]) -> None:
+def test_an_index_outside_its_own_window_adds_nothing(handle: Handle, geometry: tuple[int, int], layout: str) -> None:
     window, stride = geometry
     pooling = PoolingDescriptor.make("max", window, stride=stride)
-    dx = TensorDescriptor.packed((1, 2, 8, 8))
+    dx = TensorDescriptor.packed((1, 4, 8, 8), layout=layout)
     wild = np.full(pooling.output_shape(dx.shape), -1, np.int32)
     wild[0, 0, 0, :3] = [64, 1 << 30, -(1 << 31)]  # behind the plane, and before it
     wild[0, 0, 1, :] = 7 * 8 + np.arange(wild.shape[3])  # in its last row
@@ -127,7 +137,9 @@ def test_an_index_outside_its_own_window_adds_nothing(handle: Handle, geometry: 
     wild[0, 1, 1, 1] = stride * 8 + stride  # its first place
     wild[0, 1, 2, 1] = (2 * stride - 1) * 8 + stride  # the place above that
     dy = np.ones(wild.shape, np.float32)
-    (found,) = solve(handle, PoolingBackwardIndicesProblem(packed(dy), packed(wild), dx, pooling), dy, wild)
+    (found,) = solve(
+        handle, PoolingBackwardIndicesProblem(packed(dy, layout), packed(wild, layout), dx, pooling), dy, wild
+    )
     expected = np.zeros(dx.shape)
     expected[0, 1, stride, stride] = 1
     assert np.array_equal(found, expected)

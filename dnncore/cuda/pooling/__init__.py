@@ -7,9 +7,10 @@ from __future__ import annotations
 from dnncore.cuda.pooling.channels import ChannelPooling
 from dnncore.cuda.pooling.planar import PlanarPooling
 from dnncore.cuda.pooling.rolling import RollingPooling
+from dnncore.cuda.pooling.rolling_gradients import RollingGradients
 from dnncore.cuda.pooling.spatial import SpatialPooling
 
 __all__ = ["BACKWARD", "FORWARD"]
 
 FORWARD = (RollingPooling(), ChannelPooling(), PlanarPooling("forward"), SpatialPooling("forward"))
-BACKWARD = (PlanarPooling("backward"), SpatialPooling("backward"))
+BACKWARD = (RollingGradients(), PlanarPooling("backward"), SpatialPooling("backward"))

@@ -8,8 +8,8 @@ from functools import partial
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
-from dnncore.cuda.pooling.problem import MODES, Geometry, PoolingProblem, mode_of, window_places
-from dnncore.cuda.pooling.vectors import ANYWHERE, MODES_OF_VECTORS, steps, vector_width, where_aligned, why_no_vectors
+from dnncore.cuda.pooling.problem import MODES, Geometry, PoolingProblem, mode_of, operands_of, window_places
+from dnncore.cuda.pooling.vectors import ANYWHERE, steps, vector_width, where_aligned, why_no_vectors
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -36,10 +36,13 @@ _PARAMS = struct(
     *BLEND,
     ("x", ADDRESS),
     ("output", ADDRESS),
+    ("indices", ADDRESS),
     ("x_image", "<i8"),
     ("output_image", "<i8"),
+    ("indices_image", "<i8"),
     ("x_step", "<i4", 2),
     ("output_step", "<i4", 2),
+    ("indices_step", "<i4", 2),
     ("x_extent", "<i4", 2),
     ("y_extent", "<i4", 2),
     ("window", "<i4", 2),
@@ -57,7 +60,7 @@ _PARAMS = struct(
 
 @dataclass(frozen=True, slots=True)
 class ChannelPooling:
-    """Forward, without indices. Immutable."""
+    """Forward. Immutable."""
 
     name: str = "channels"
 
@@ -80,12 +83,14 @@ class ChannelPooling:
 
     def units(self) -> tuple[Unit, ...]:
         """One for each mode and dtype; where addresses are not aligned, those of planar pooling."""
-        return (*(_unit(mode, dtype) for dtype in _DTYPES for mode in MODES_OF_VECTORS), *ANYWHERE.units())
+        return (*(_unit(mode, dtype) for dtype in _DTYPES for mode in MODES), *ANYWHERE.units())
 
 
 def _why_not(problem: PoolingProblem) -> str | None:
     """None where the kernels can solve it, else the reason why not."""
-    if (reason := why_no_vectors(problem, _DTYPES)) is not None:
+    if (
+        reason := why_no_vectors(problem, (*problem.inputs, *problem.outputs[::-1]), _DTYPES, tuple(MODES))
+    ) is not None:
         return reason
     y = problem.outputs[0]
     items = y.size // vector_width(y.dtype)
@@ -118,10 +123,13 @@ def _prepare(problem: PoolingProblem, anywhere: Offer, figures: DeviceFigures) -
         items=items,
         propagates_nan=pooling.propagate_nan,
     )
-    unit = _unit(mode_of(problem), x.dtype)
+    for indices in problem.outputs[1:]:
+        params["indices_image"] = indices.strides[0]
+        params["indices_step"] = steps(indices)
+    unit, fields = _unit(mode_of(problem), x.dtype), operands_of(problem).fields
     blocks = -(-items // _THREADS)
-    vectorized = kernel_call(unit, blocks, _THREADS, params, in_order("x", "output"), starts_early=figures.starts_early)
-    return where_aligned(vectorized, anywhere.prepare())
+    vectorized = kernel_call(unit, blocks, _THREADS, params, in_order(*fields), starts_early=figures.starts_early)
+    return where_aligned(vectorized, anywhere.prepare(), range(len(fields)))
 
 
 def _unit(mode: str, dtype: DType) -> Unit:

@@ -10,6 +10,7 @@ from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.pooling.problem import MODES, Geometry, PoolingProblem, mode_of
 from dnncore.cuda.pooling.vectors import ANYWHERE, MODES_OF_VECTORS, steps, vector_width, where_aligned, why_no_vectors
+from dnncore.cuda.pooling.walks import Walks
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -25,14 +26,10 @@ _COLUMNS = {("max", 1): 4, ("max", 2): 2, ("average", 1): 2, ("average", 2): 2}
 _RESIDENT = {("max", 1): 512, ("max", 2): 768, ("average", 1): 512, ("average", 2): 512}
 """Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]."""
 
-_GROUP = range(8, 33)
-"""Vectors of channels that neighbouring threads take before they go on to the next strip."""
-
 _MOST_STEPS = 7
 """Of a walk where not all threads have a place at once: while the last ones walk, the device is nearly idle."""
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16)
-_MAX_ITEMS = 2**31 - _THREADS
 
 _OF_MEMORY_RATE = 0.75
 """Estimated, not measured on a GPU: memory alone should be the limit, for an output takes some 35 instructions with stride 1 and 50
@@ -75,11 +72,11 @@ class RollingPooling:
         anywhere = ANYWHERE.offer(problem, figures)
         if isinstance(anywhere, str):
             return anywhere
-        split = _Split.of(problem, figures)
-        if split.items > _MAX_ITEMS:
-            return f"{split.items} walks; at most {_MAX_ITEMS}"
+        walks = _walks(problem, figures)
+        if (reason := walks.why_not(_THREADS)) is not None:
+            return reason
         seconds = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
-        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem, split, anywhere, figures))
+        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem, walks, anywhere, figures))
 
     def units(self) -> tuple[Unit, ...]:
         """One for each mode, stride and dtype; where addresses are not aligned, those of planar pooling."""
@@ -89,40 +86,17 @@ class RollingPooling:
         return (*kernels, *ANYWHERE.units())
 
 
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """Who computes what. Immutable.
-
-    Args:
-        vectors: Of channels, of a group.
-        groups: Of all channels.
-        strips: Of a row of outputs.
-        walk: Rows of outputs that a thread walks down.
-        walks: Of a column of outputs.
-        items: Threads.
-    """
-
-    vectors: int
-    groups: int
-    strips: int
-    walk: int
-    walks: int
-    items: int
-
-    @classmethod
-    def of(cls, problem: PoolingProblem, figures: DeviceFigures) -> _Split:
-        """Walks are as long as leaves no thread waiting for a place, so that few rows are loaded twice."""
-        x, y = problem.inputs[0], problem.outputs[0]
-        kind = mode_of(problem), problem.pooling.stride[0]
-        all_vectors, (rows, columns) = y.shape[1] // vector_width(x.dtype), y.shape[2:]
-        vectors = max((number for number in _GROUP if all_vectors % number == 0), default=all_vectors)
-        strips, at_once = -(-columns // _COLUMNS[kind]), _rows_of_a_step(problem)
-        whole = y.shape[0] * all_vectors * strips
-        resident = figures.multiprocessors * _RESIDENT[kind]
-        pieces = resident // whole if whole <= resident else -(-rows // (_MOST_STEPS * at_once))
-        walk = -(-rows // (pieces * at_once)) * at_once
-        walks = -(-rows // walk)
-        return cls(vectors, all_vectors // vectors, strips, walk, walks, whole * walks)
+def _walks(problem: PoolingProblem, figures: DeviceFigures) -> Walks:
+    x, y = problem.inputs[0], problem.outputs[0]
+    kind = mode_of(problem), problem.pooling.stride[0]
+    return Walks.of(
+        y.shape,
+        vector_width(x.dtype),
+        columns=_COLUMNS[kind],
+        at_once=_rows_of_a_step(problem),
+        most=_MOST_STEPS * _rows_of_a_step(problem),
+        resident=figures.multiprocessors * _RESIDENT[kind],
+    )
 
 
 def _rows_of_a_step(problem: PoolingProblem) -> int:
@@ -133,14 +107,14 @@ def _rows_of_a_step(problem: PoolingProblem) -> int:
 def _why_not(problem: PoolingProblem) -> str | None:
     """None where the kernels can solve it, else the reason why not."""
     pooling = problem.pooling
-    if (reason := why_no_vectors(problem, _DTYPES)) is not None:
+    if (reason := why_no_vectors(problem, (*problem.inputs, *problem.outputs), _DTYPES)) is not None:
         return reason
     if pooling.window != (_WINDOW,) * 2 or pooling.stride not in ((1, 1), (2, 2)):
         return f"windows of {pooling.window} with strides {pooling.stride}; it is for (3, 3) with (1, 1) or (2, 2)"
     return None if problem.inputs[0].size else "x is empty"
 
 
-def _prepare(problem: PoolingProblem, split: _Split, anywhere: Offer, figures: DeviceFigures) -> Calls:
+def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: DeviceFigures) -> Calls:
     x, y, pooling, geometry = problem.inputs[0], problem.outputs[0], problem.pooling, Geometry.of(problem)
     itemsize = x.dtype.itemsize
     params = record(
@@ -154,16 +128,16 @@ def _prepare(problem: PoolingProblem, split: _Split, anywhere: Offer, figures: D
         before=tuple(before for before, _ in pooling.padding),
         counted_low=geometry.counted_low,
         counted_high=geometry.counted_high,
-        vectors=small_divisor(split.vectors),
-        strips=small_divisor(split.strips),
-        groups=small_divisor(split.groups),
-        walks=small_divisor(split.walks),
-        walk=split.walk,
-        items=split.items,
+        vectors=small_divisor(walks.vectors),
+        strips=small_divisor(walks.strips),
+        groups=small_divisor(walks.groups),
+        walks=small_divisor(walks.walks),
+        walk=walks.walk,
+        items=walks.items,
         propagates_nan=pooling.propagate_nan,
     )
     unit = _unit(mode_of(problem), pooling.stride[0], x.dtype)
-    blocks = -(-split.items // _THREADS)
+    blocks = -(-walks.items // _THREADS)
     vectorized = kernel_call(unit, blocks, _THREADS, params, in_order("x", "output"), starts_early=figures.starts_early)
     return where_aligned(vectorized, anywhere.prepare())
 

@@ -5,6 +5,8 @@
 //    window 3 x 3, stride 1        . . . . . .
 //                                  . o o o o .      18 loads for 4 outputs, 36 if each read its own window
 //                                  . . . . . .
+//
+// A maximum's place is its number in the plane, kept beside it, where indices are wanted.
 #pragma once
 
 #include "dnncore/common/loaded.cuh"
@@ -17,10 +19,13 @@ struct ChannelPoolingParams {
   Blend blend;
   const void* x;
   void* output;
+  int32* indices;
   int64 x_image;
   int64 output_image;
+  int64 indices_image;
   int32 x_step[2];
   int32 output_step[2];
+  int32 indices_step[2];
   int32 x_extent[2];
   int32 y_extent[2];
   int32 window[2];
@@ -40,10 +45,12 @@ template <typename T, PoolingMode kMode, int kColumns>
 struct Pooled {
   using C = Compute<T>;
   static constexpr int kVector = 16 / sizeof(T);
-  static constexpr bool kIsMax = kMode == PoolingMode::kMax;
+  static constexpr bool kIsMax = kMode != PoolingMode::kAverage;
+  static constexpr bool kKeepsPlaces = kMode == PoolingMode::kIndices;
   static constexpr C kOutside = kIsMax ? -C(INFINITY) : C(0);
 
   C at[kColumns][kVector];
+  int32 places[kKeepsPlaces ? kColumns : 1][kVector];  // of the maxima, in the plane
   bool propagates_nan;
 
   __device__ __forceinline__ explicit Pooled(const ChannelPoolingParams& params) : propagates_nan(params.propagates_nan) {
@@ -54,11 +61,21 @@ struct Pooled {
     }
   }
 
-  __device__ __forceinline__ void take(int n, const C (&values)[kVector]) {
+  // The maximum of a window of minus infinities: its first place inside.
+  __device__ __forceinline__ void begin_at(int n, int32 place) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) places[n][i] = place;
+  }
+
+  __device__ __forceinline__ void take(int n, const C (&values)[kVector], int32 place) {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       const C value = values[i];
-      if constexpr (kIsMax) {
+      if constexpr (kKeepsPlaces) {
+        const bool is_larger = exceeds(value, at[n][i], propagates_nan);
+        at[n][i] = is_larger ? value : at[n][i];
+        places[n][i] = is_larger ? place : places[n][i];
+      } else if constexpr (kIsMax) {
         if (value > at[n][i] || (propagates_nan && value != value)) at[n][i] = value;
       } else {
         at[n][i] += value;
@@ -86,6 +103,13 @@ struct Pooled {
     for (int i = 0; i < kVector; ++i) blend_into(params.blend, kIsMax ? at[n][i] : at[n][i] / divisor, &vector.at[i]);
     *reinterpret_cast<Stored*>(place) = vector;
   }
+
+  __device__ __forceinline__ void write_places(int n, int32* place) const {
+#pragma unroll
+    for (int i = 0; i < kVector; i += 4) {
+      *reinterpret_cast<int4*>(place + i) = {places[n][i], places[n][i + 1], places[n][i + 2], places[n][i + 3]};
+    }
+  }
 };
 
 // A strip of kColumns outputs with windows of kWindow x kWindow; or one output, and windows of any extent, where that
@@ -111,7 +135,14 @@ __device__ __forceinline__ void pool_strip(const ChannelPoolingParams& params) {
   const auto place_of = [&](int r, int s) {
     return x + (static_cast<int64>(top + r) * params.x_step[0] + static_cast<int64>(left + s) * params.x_step[1]);
   };
+  const auto number_of = [&](int r, int s) { return (top + r) * params.x_extent[1] + left + s; };
   Outputs outputs(params);
+  if constexpr (Outputs::kKeepsPlaces) {
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+      outputs.begin_at(n, max(top, 0) * params.x_extent[1] + max(left + n * params.stride[1], 0));
+    }
+  }
   if constexpr (kWindow != 0) {
     constexpr int kWide = (kColumns - 1) * kStride + kWindow;
     Loaded<T, kVector> loaded[kWindow][kWide];
@@ -132,7 +163,7 @@ __device__ __forceinline__ void pool_strip(const ChannelPoolingParams& params) {
         }
 #pragma unroll
         for (int n = 0; n < kColumns; ++n) {
-          if (s >= n * kStride && s < n * kStride + kWindow) outputs.take(n, values);
+          if (s >= n * kStride && s < n * kStride + kWindow) outputs.take(n, values, number_of(r, s));
         }
       }
     }
@@ -148,7 +179,7 @@ __device__ __forceinline__ void pool_strip(const ChannelPoolingParams& params) {
         for (int i = 0; i < kAtOnce; ++i) {
           C values[kVector];
           loaded[i].widen_into(values);
-          if (s + i < last) outputs.take(0, values);
+          if (s + i < last) outputs.take(0, values, number_of(r, s + i));
         }
       }
     }
@@ -160,6 +191,10 @@ __device__ __forceinline__ void pool_strip(const ChannelPoolingParams& params) {
     const int32 column = first + n;
     if (column >= params.y_extent[1]) break;
     outputs.write(params, n, top, left + n * params.stride[1], output + static_cast<int64>(column) * params.output_step[1]);
+    if constexpr (Outputs::kKeepsPlaces) {
+      const int64 place = static_cast<int64>(row.remainder) * params.indices_step[0] + static_cast<int64>(column) * params.indices_step[1];
+      outputs.write_places(n, params.indices + row.quotient * params.indices_image + channel + place);
+    }
   }
 }
 

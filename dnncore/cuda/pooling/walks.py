@@ -1,0 +1,58 @@
+"""How pooling whose threads walk down rows is cut into threads, channels innermost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Walks"]
+
+_GROUP = range(8, 33)
+"""Vectors of channels that neighbouring threads take before they go on to the next strip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walks:
+    """Who computes what. Immutable.
+
+    Args:
+        vectors: Of channels, of a group.
+        groups: Of all channels.
+        strips: Of a row of what is computed.
+        walk: Rows, or steps of several, that a thread walks down.
+        walks: Of a column of them.
+        items: Threads.
+    """
+
+    vectors: int
+    groups: int
+    strips: int
+    walk: int
+    walks: int
+    items: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], width: int, *, columns: int, at_once: int, most: int, resident: int) -> Walks:
+        """Walks are as long as leaves no thread waiting for a place, so that few rows are loaded twice.
+
+        Args:
+            shape: (images, channels, rows or steps, columns).
+            width: Channels of a vector.
+            columns: Of a strip.
+            at_once: Rows of which a walk has a multiple.
+            most: Rows of a walk where not all threads have a place at once.
+            resident: Threads that have one.
+        """
+        images, channels, rows, all_columns = shape
+        all_vectors = channels // width
+        vectors = max((number for number in _GROUP if all_vectors % number == 0), default=all_vectors)
+        strips = -(-all_columns // columns)
+        whole = images * all_vectors * strips
+        pieces = resident // whole if whole <= resident else -(-rows // most)
+        walk = -(-rows // (pieces * at_once)) * at_once
+        walks = -(-rows // walk)
+        return cls(vectors, all_vectors // vectors, strips, walk, walks, whole * walks)
+
+    def why_not(self, threads: int) -> str | None:
+        """None where a launch of blocks of so many threads has a thread for each, else the reason why not."""
+        most = 2**31 - threads
+        return None if self.items <= most else f"{self.items} walks; at most {most}"
