@@ -21,7 +21,7 @@ from dnncore.problems import (
 from dnncore.problems.normalization.batch_norm import batch_norm_parameters
 from tests.cases.case import Case, describe
 
-__all__ = ["CASES"]
+__all__ = ["CASES", "slice_of_channels"]
 
 F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
 SPATIAL, ACTIVATION = BatchNormMode.SPATIAL, BatchNormMode.PER_ACTIVATION
@@ -159,6 +159,17 @@ ACTIVATED = (
 )
 RELU = ActivationDescriptor.make("relu")
 
+# Of BATCHES, those that are tried with a dy that is some of the channels of another tensor, too: what a concatenation passes back.
+SLICED = (
+    "images",
+    "halves-fp16",
+    "fp16-nhwc",
+    "parts-of-planes-bf16",
+    "parts-of-rows",
+    "parts-of-whole-packs-fp16",
+    "parts-of-whole-packs-bf16",
+)
+
 # first normalised dimension, scale, bias
 LAYERS = (
     (1, True, True, Statistic("tokens", (9, 33))),
@@ -258,6 +269,15 @@ def _lrn() -> list[Case]:
     ]
 
 
+def slice_of_channels(x: TensorDescriptor, others: int = 8) -> TensorDescriptor:
+    """As a packed x, but among so many channels more."""
+    if x.strides[1] != 1:  # an image further
+        others *= x.strides[1]
+        return replace(x, strides=(x.strides[0] + others, *x.strides[1:]))
+    further = [stride // x.shape[1] * (x.shape[1] + others) for stride in x.strides]
+    return replace(x, strides=(further[0], 1, *further[2:]))
+
+
 def _batch_norm() -> list[Case]:
     cases = []
     for mode, of in BATCHES:
@@ -279,6 +299,13 @@ def _batch_norm() -> list[Case]:
                 "add-relu-forward": replace(forward, activation=RELU, z=x),
                 "relu-backward": replace(backward, activation=RELU, y=x, bias=p),
                 "add-relu-backward": replace(backward, activation=RELU, y=x, dz=x),
+            }
+        if mode is SPATIAL and of.name in SLICED:
+            dy = slice_of_channels(x)
+            problems |= {
+                f"{what}-of-a-slice": replace(problem, dy=dy)
+                for what, problem in problems.items()
+                if isinstance(problem, BatchNormBackwardProblem)
             }
         cases += [Case(f"batch-norm-{what}-{label}", problem, of.alpha, of.beta) for what, problem in problems.items()]
     alone = Statistic("alone", (1, 5))

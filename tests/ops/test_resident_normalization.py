@@ -9,12 +9,15 @@ import pytest
 
 from dnncore import ActivationDescriptor, BatchNormMode, Handle, TensorDescriptor
 from dnncore.backend import Offer
+from dnncore.choice import fastest
+from dnncore.cuda import normalization
 from dnncore.cuda.calls import KernelCall, WhereAligned
 from dnncore.cuda.normalization import resident
 from dnncore.cuda.normalization.resident import Resident
 from dnncore.figures import A100, H200
 from dnncore.problems import BatchNormBackwardProblem, BatchNormForwardProblem
 from tests.cases import Case
+from tests.cases.normalization import slice_of_channels
 from tests.conftest import CUDA_DEVICES
 from tests.ops.harness import GUARD, check
 
@@ -132,6 +135,33 @@ def test_blocks_of_a_cluster_have_a_channel_together(
             check(handle, Case(f"resident-{maps.kernel}-{maps.blocks}", problem, 0.5, 2.0), "resident", guard)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("what", ["", "add-relu"])
+@pytest.mark.parametrize(
+    "maps",
+    MAPS,
+    ids=lambda maps: f"{maps.kernel}-{maps.dtype}-{maps.shape[0]}x{maps.shape[2]}x{maps.shape[3]}-by-{maps.blocks}",
+)
+def test_dy_may_be_some_of_the_channels_of_another_tensor(
+    maps: Maps, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forced(problem: Problem, figures: Any) -> Any:
+        wanted = (maps.blocks, maps.columns)
+        return next(one for one in resident._Shape.all_of(problem, figures) if (one.blocks, one.columns) == wanted)
+
+    monkeypatch.setattr(resident, "_fastest", forced)
+    monkeypatch.setattr(resident, "_threads", lambda _vectors: 64)
+    problem = maps.problem("backward", what)
+    assert isinstance(problem, BatchNormBackwardProblem)
+    problem = replace(problem, dy=slice_of_channels(problem.x))
+    (choice,) = _prepared(problem)
+    (call,) = choice.aligned
+    assert isinstance(call, KernelCall)
+    assert call.unit.entry == maps.entry("backward")
+    with Handle(CUDA_DEVICES[0]) as handle:
+        check(handle, Case(f"resident-slice-{maps.kernel}-{maps.blocks}", problem, 0.5, 2.0), "resident")
+
+
 def _prepared(problem: Problem) -> tuple[WhereAligned]:
     direction = "forward" if isinstance(problem, BatchNormForwardProblem) else "backward"
     offer = Resident(direction).offer(problem, H200)
@@ -147,6 +177,23 @@ def test_small_maps_take_one_launch(direction: str, layout: str) -> None:
     maps = Maps("last" if layout == "NHWC" else "planes", 1, (64, 64, 14, 14))
     (choice,) = _prepared(maps.problem(direction))
     assert len(choice.aligned) == 1
+
+
+@pytest.mark.parametrize("what", ["", "relu", "add-relu"])
+@pytest.mark.parametrize("shape", [(128, 64, 28, 28), (128, 512, 14, 14), (128, 64, 56, 56)], ids=str)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_slice_of_channels_is_no_slower_by_estimate_than_a_tensor_of_its_own(
+    layout: str, shape: tuple[int, int, int, int], what: str
+) -> None:
+    problem = Maps("last" if layout == "NHWC" else "planes", 1, shape, "float16").problem("backward", what)
+    assert isinstance(problem, BatchNormBackwardProblem)
+    own, part = (
+        fastest(normalization.ALGORITHMS[BatchNormBackwardProblem], replace(problem, dy=dy), H200)
+        for dy in (problem.x, slice_of_channels(problem.x))
+    )
+    assert own is not None
+    assert part is not None
+    assert (part[0].name, part[1].seconds) == (own[0].name, own[1].seconds)
 
 
 def test_planes_that_no_cluster_keeps_are_read_in_turns() -> None:

@@ -159,6 +159,9 @@ class Partition:
     packs_groups: bool
     width: int  # lanes of a pack
     is_aligned: bool  # every pack is whole, and x, dy and the output lie alike
+    is_whole: (
+        bool  # likewise, but dy may have steps of its own over a group's elements, as a part of another tensor has
+    )
     many_threads: int  # with so many in all, each may have all the packs of its group that it can keep
 
     @classmethod
@@ -190,8 +193,9 @@ class Partition:
         between, within = groups[1 + Operand.X][-1], elements[1 + Operand.X][-1]
         packs_groups = groups[0][-1] > 1 and (elements[0][-1] == 1 or between < within)
         width = max(width_bytes // x.dtype.itemsize, 1)
-        is_aligned = _lies_whole(groups, elements, packs_groups, width, operands)
-        return cls(groups, elements, packs_groups, width, is_aligned, figures.multiprocessors * _MANY_THREADS)
+        is_whole = _lies_whole(groups, elements, packs_groups, width, operands)
+        is_aligned = is_whole and (Operand.DY not in operands or elements[1 + Operand.DY] == elements[1 + Operand.X])
+        return cls(groups, elements, packs_groups, width, is_aligned, is_whole, figures.multiprocessors * _MANY_THREADS)
 
     @property
     def group_count(self) -> int:
@@ -276,7 +280,7 @@ class Partition:
             columns=self.columns,
             switches=switches,
             sharing=small_divisor(sharing),
-            walk=self._walk() if self.is_aligned else np.zeros((), WALK),
+            walk=self._walk() if self.is_whole else np.zeros((), WALK),
         )
 
     def _walk(self) -> np.ndarray:
@@ -322,7 +326,7 @@ class Partition:
 def _lies_whole(
     groups: _Frame, elements: _Frame, packs_groups: bool, width: int, operands: Mapping[Operand, TensorDescriptor]
 ) -> bool:
-    """Whether packs are all whole if addresses are multiples of 16 bytes, and there are some; walk.cuh says what for."""
+    """`Partition.is_whole`, if addresses are multiples of 16 bytes and there are packs; walk.cuh says what for."""
     packed, other = (groups, elements) if packs_groups else (elements, groups)
 
     def whole(operand: Operand) -> bool:
@@ -342,10 +346,9 @@ def _lies_whole(
         len(elements[0]) <= 2
         and 0 < math.prod(elements[0]) < _FAR
         and packed[0][-1] % width == 0
-        and packed[1 + Operand.X][-1] == 1
-        and whole(Operand.X)
+        and all(whole(operand) and packed[1 + operand][-1] == 1 for operand in there[0])
         and len({groups[1 + operand] for operand in there[0]}) == 1
-        and all(len({elements[1 + operand] for operand in alike}) <= 1 for alike in there)
+        and all(len({elements[1 + operand] for operand in alike if operand is not Operand.DY}) <= 1 for alike in there)
         and all(near(operand) for alike in there for operand in alike)
         and all(walks(operand) for alike in there[1:] for operand in alike)
     )

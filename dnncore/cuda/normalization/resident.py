@@ -99,7 +99,7 @@ _PARAMS = struct(
     ("step", "<i8"),
     *((name, "<f8") for name in ("epsilon", "momentum", "parameter_alpha", "parameter_beta")),
     ("run", SMALL_DIVISOR),
-    *((name, "<i4") for name in ("outer", "inner", "vectors", "part", "columns")),
+    *((name, "<i4") for name in ("outer", "inner", "dy_outer", "dy_inner", "vectors", "part", "columns")),
     ("narrow", "<u4"),
     ("rectifies", "<i4"),
     ("planes", SMALL_DIVISOR),
@@ -166,7 +166,7 @@ class _Shape:
         itemsize = problem.x.dtype.itemsize
         for vector_bytes in _widths(itemsize):
             partition = Partition.of(cut_of(problem), operands_of(problem), figures, vector_bytes)
-            if not partition.is_aligned or len(partition.groups[0]) > 1:
+            if not partition.is_whole or len(partition.groups[0]) > 1:
                 continue
             is_last, is_single = partition.packs_groups, vector_bytes == itemsize
             if vector_bytes < PACK_BYTES and is_last:  # there are no such kernels
@@ -294,8 +294,14 @@ def _widths(itemsize: int) -> tuple[int, ...]:
 def _prepare(problem: _Problem, figures: DeviceFigures, direction: str, shape: _Shape, anywhere: Offer) -> Calls:
     partition, dtype = shape.partition, problem.x.dtype
     operands, places = operands_of(problem), {one: Place(place) for one, place in places_of(problem).items()}
-    strides = partition.elements[1 + Operand.X]
     width = 1 if partition.packs_groups else partition.width
+
+    def steps(operand: Operand) -> tuple[int, int]:
+        """From one run of vectors to the next, and from one vector."""
+        *outer, inner = partition.elements[1 + operand]
+        return outer[0] if outer else 0, inner * width
+
+    (outer, inner), (dy_outer, dy_inner) = steps(Operand.X), steps(Operand.DY)
     parameters = {one: Operand[one.name] for one in _Parameter if Operand[one.name] in operands}
     params = record(
         _PARAMS,
@@ -303,8 +309,10 @@ def _prepare(problem: _Problem, figures: DeviceFigures, direction: str, shape: _
         step=partition.groups[1 + Operand.X][0] if partition.group_count > 1 else 0,
         run=small_divisor(shape.run),
         planes=small_divisor(shape.planes),
-        outer=strides[0] if len(strides) > 1 else 0,
-        inner=strides[-1] * width,
+        outer=outer,
+        inner=inner,
+        dy_outer=dy_outer,
+        dy_inner=dy_inner,
         vectors=shape.vectors,
         part=shape.part,
         columns=shape.columns,

@@ -250,7 +250,7 @@ class PassSequence:
 
     def _goes_by_channels(self, partition: Partition, switches: Switch, sharing: int = 1) -> bool:
         """Whether there are kernels of channels for such passes: their groups are neighbours, and each row has all of them."""
-        is_dense = partition.is_aligned and partition.packs_groups and len(partition.elements[0]) == 1
+        is_dense = partition.is_whole and partition.packs_groups and len(partition.elements[0]) == 1
         is_narrow = self._problem.x.dtype.itemsize == CHANNELS_ITEM_BYTES
         # A mask that follows neither from bias nor from what dz holds is known to the other kernels alone.
         there = _OF_ACTIVATION & operands_of(self._problem).keys()

@@ -29,6 +29,9 @@ _OF_MEMORY_RATE, _OF_MEMORY_RATE_OVERLAPPING = 0.6, 0.55
 maxima of 3 x 3 with stride 2 take 108 and 93 us, 80 and 79 by `planar`; of 2 x 2 64 and 60, 78 and 74 by `planar`; fp16 maxima
 of 2 x 2 reach 0.97]."""
 
+_OF_MEMORY_RATE_WITH_PLACES = 0.43
+"""Of windows that overlap, in 16 bits, where the places of maxima are kept [measured there: GoogLeNet's at batch 128, fp16]."""
+
 _WINDOW_PLACE = 9.5
 """Multiply-adds in whose time a place of a window is looked at [measured there: GoogLeNet in fp16, 256 images]."""
 
@@ -72,9 +75,12 @@ class ChannelPooling:
         anywhere = ANYWHERE.offer(problem, figures)
         if isinstance(anywhere, str):
             return anywhere
-        pooling, wide = problem.pooling, problem.inputs[0].dtype is DType.FLOAT32
-        overlap = wide and any(window > stride for window, stride in zip(pooling.window, pooling.stride, strict=True))
-        rate = _OF_MEMORY_RATE_OVERLAPPING if overlap else _OF_MEMORY_RATE
+        pooling, rate = problem.pooling, _OF_MEMORY_RATE
+        if any(window > stride for window, stride in zip(pooling.window, pooling.stride, strict=True)):
+            if problem.inputs[0].dtype is DType.FLOAT32:
+                rate = _OF_MEMORY_RATE_OVERLAPPING
+            elif mode_of(problem) == "indices":
+                rate = _OF_MEMORY_RATE_WITH_PLACES
         seconds = max(
             operand_bytes(problem) / (figures.bytes_per_second * rate),
             window_places(problem) * _WINDOW_PLACE / figures.products_per_second(Maths.FP32),

@@ -54,9 +54,10 @@ _OF_MEMORY_RATE_INTERLEAVED, _OF_MEMORY_RATE_INTERLEAVED_ONE_BY_ONE = 0.59, 0.06
 indices, fp16; 3 x 3 in fp32 reach 0.79], and by others, whose loads wait for each other [averages of 7 x 7 over 2048 channels,
 fp16]."""
 
-_WINDOW_PLACE, _WINDOW_PLACE_INTERLEAVED, _GRADIENT = 20, 27, 130
+_WINDOW_PLACE, _WINDOW_PLACE_INTERLEAVED, _GRADIENT, _GRADIENT_ONE_BY_ONE = 20, 27, 130, 430
 """Multiply-adds in whose time a place of a window is looked at forward, also where channels are innermost, and an element of dx
-gathered backward [measured likewise, fp16; 3 x 3 with indices in both fp16 and fp32]."""
+gathered backward [measured likewise, fp16; 3 x 3 with indices in both fp16 and fp32], also from windows that are not unrolled
+[GoogLeNet's with stride 1 at batch 128, channels innermost]."""
 
 _PLANE_VIEW = struct(("image", "<i8"), ("channel", "<i8"), ("row", "<i4"), ("column", "<i4"))
 _TILE_SHAPE = struct(("strips", "<i4"), ("fastest", SMALL_DIVISOR), ("middle", SMALL_DIVISOR))
@@ -196,7 +197,9 @@ class PlanarPooling:
                 f"the windows over a strip need {tiling.shared_bytes} B of shared memory; {_SHARED_BYTES} B are there"
             )
         is_forward = self.direction == "forward"
-        products, rate = problem.outputs[0].size * _GRADIENT, _OF_MEMORY_RATE[self.direction]
+        unrolled = (problem.pooling.window, problem.pooling.stride) in _UNROLLED
+        products = problem.outputs[0].size * (_GRADIENT if unrolled else _GRADIENT_ONE_BY_ONE)
+        rate = _OF_MEMORY_RATE[self.direction]
         if is_forward:
             place, rate = _pace(problem)
             products = window_places(problem) * place

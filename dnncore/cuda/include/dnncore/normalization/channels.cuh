@@ -27,6 +27,7 @@ template <int kAtOnce>
 struct Chunks {
   int32 rows;
   int32 row_step;   // in elements
+  int32 dy_step;    // likewise, of dy, which may be a part of the channels of another tensor
   int32 lanes;      // threads of the block that share the channels
   int32 parts;      // blocks that do
   int32 part;
@@ -37,6 +38,7 @@ struct Chunks {
   __device__ __forceinline__ Chunks(const NormalizationParams& params, const Team& team, const Task<T>& task)
       : rows(task.exists ? static_cast<int32>(params.element_packs) : 0),
         row_step(params.walk.strides[1][kWalkedX]),
+        dy_step(static_cast<int32>(params.elements.strides[kDy][0])),
         lanes(team.lanes),
         parts(static_cast<int32>(params.parts)),
         part(static_cast<int32>(divide(static_cast<int64>(blockIdx.x), params.tiles).quotient)),
@@ -67,6 +69,11 @@ struct Chunks {
   __device__ __forceinline__ void load(uint4 (&raw)[kAtOnce], const T* from, int32 row, int32 there, const uint4& otherwise) const {
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) raw[k] = k < there ? load_raw(from + offset(row, k)) : otherwise;
+  }
+  template <typename T>
+  __device__ __forceinline__ void load_dy(uint4 (&raw)[kAtOnce], const T* dy, int32 row, int32 there) const {
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) raw[k] = k < there ? load_raw(dy + (row + k * lanes) * dy_step) : uint4{};
   }
 
   __device__ __forceinline__ int32 offset(int32 row, int k) const { return (row + k * lanes) * row_step; }
@@ -222,7 +229,7 @@ __device__ void normalization_channels_sums(const NormalizationParams& params) {
   chunks.template for_each<false>([&](int32 row, int32 there) {
     uint4 of_x[4], of_dy[4];
     chunks.load(of_x, x, row, there, uint4{});
-    chunks.load(of_dy, dy, row, there, uint4{});
+    chunks.load_dy(of_dy, dy, row, there);
     if constexpr (kMask == Mask::kByY) {
       uint4 of_y[4];
       chunks.load(of_y, y, row, there, uint4{});
@@ -286,7 +293,7 @@ __device__ void normalization_channels_gradient(const NormalizationParams& param
   chunks.template for_each<true>([&](int32 row, int32 there) {
     uint4 of_x[4], of_dy[4];
     chunks.load(of_x, x, row, there, uint4{});
-    chunks.load(of_dy, dy, row, there, uint4{});
+    chunks.load_dy(of_dy, dy, row, there);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       if (k < there) {

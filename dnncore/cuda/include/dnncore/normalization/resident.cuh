@@ -53,6 +53,8 @@ struct ResidentParams {
   SmallDivisor run;  // vectors that lie `inner` elements apart, before it goes `outer` elements further
   int32 outer;
   int32 inner;
+  int32 dy_outer;  // likewise, of dy, which may be a part of another tensor
+  int32 dy_inner;
   int32 vectors;  // of a channel, or pack of channels
   int32 part;     // of those, a block's; the last may have fewer
   int32 columns;  // packs of channels that a block has: 1 or 2; of planes 1
@@ -94,7 +96,7 @@ struct Resident {
   int32 rank;
   int32 begin;
   int32 end;
-  int64 single;   // where a thread's first single element is
+  int64 single;   // where a thread's first single element is, of all but dy
   int32 singles;  // that it has
 
   __device__ __forceinline__ Resident(const ResidentParams& params, Shared& shared) : params(params), shared(shared), rank(0) {
@@ -112,8 +114,15 @@ struct Resident {
       const int32 before = divide(begin, params.run).quotient, images = divide(end, params.run).quotient - before;
       const int32 rounded_up = images - place.quotient + params.planes.value - 1;
       singles = place.quotient < params.planes.value ? divide(rounded_up, params.planes).quotient : 0;
-      single = first * params.step + ((before + place.quotient) * params.outer + place.remainder);
+      single = single_by(params.outer);
     }
+  }
+
+  // Where a thread's first single element is, in a tensor whose planes are so far apart.
+  __device__ __forceinline__ int64 single_by(int32 outer) const {
+    const SmallQuotientRemainder place = divide(lane, params.run);
+    const int32 before = divide(begin, params.run).quotient;
+    return first * params.step + ((before + place.quotient) * outer + place.remainder);
   }
 
   __device__ __forceinline__ bool is_owner() const { return static_cast<int>(threadIdx.x) < channels; }
@@ -123,13 +132,17 @@ struct Resident {
   // Where the k-th of a thread's vectors is.
   template <typename Element>
   __device__ __forceinline__ Element* at(Element* tensor, int k) const {
+    return at(tensor, k, single, params.outer, params.inner);
+  }
+  template <typename Element>
+  __device__ __forceinline__ Element* at(Element* tensor, int k, int64 first_single, int32 outer, int32 inner) const {
     if constexpr (kSingles) {
-      const uint32 bytes = static_cast<uint32>(params.planes.value) * static_cast<uint32>(params.outer) * sizeof(T);  // fewer than 2^32
+      const uint32 bytes = static_cast<uint32>(params.planes.value) * static_cast<uint32>(outer) * sizeof(T);  // fewer than 2^32
       using Byte = std::conditional_t<std::is_const_v<Element>, const char, char>;
-      return reinterpret_cast<Element*>(reinterpret_cast<Byte*>(tensor + single) + k * static_cast<int64>(bytes));
+      return reinterpret_cast<Element*>(reinterpret_cast<Byte*>(tensor + first_single) + k * static_cast<int64>(bytes));
     }
     const SmallQuotientRemainder split = divide(begin + lane + k * lanes, params.run);
-    const int64 place = (first + column * kOwn) * params.step + (split.quotient * params.outer + split.remainder * params.inner);
+    const int64 place = (first + column * kOwn) * params.step + (split.quotient * outer + split.remainder * inner);
     return tensor + place;
   }
 
@@ -138,6 +151,15 @@ struct Resident {
   __device__ __forceinline__ void load(Elements (&found)[kNumber], const void* from, int start = 0) const {
 #pragma unroll
     for (int k = 0; k < kNumber; ++k) found[k].load_if(has(start + k), at(static_cast<const T*>(from), start + k));
+  }
+  template <int kNumber>
+  __device__ __forceinline__ void load_dy(Elements (&found)[kNumber], int start) const {
+    const int64 first_single = kSingles ? single_by(params.dy_outer) : 0;
+#pragma unroll
+    for (int k = 0; k < kNumber; ++k) {
+      const T* const place = at(static_cast<const T*>(params.dy), start + k, first_single, params.dy_outer, params.dy_inner);
+      found[k].load_if(has(start + k), place);
+    }
   }
 
   // Elements of each channel that the block has, and how many of them it keeps; in turns of so many vectors a thread.

@@ -20,7 +20,11 @@ __device__ void resident_backward(const ResidentParams& params) {
   const auto load = [&](int first, bool once_more) {
     const bool is_masked = once_more && params.z != nullptr;
     kernel.load(x, params.x, first);
-    kernel.load(dy, is_masked ? params.z : params.dy, first);
+    if (is_masked) {
+      kernel.load(dy, params.z, first);
+    } else {
+      kernel.load_dy(dy, first);
+    }
     if (params.y == nullptr || is_masked) return;
     constexpr int kMasks = kPairs / 2;  // of y at once, for which there are registers
 #pragma unroll
