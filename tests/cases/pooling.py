@@ -98,7 +98,7 @@ VECTORS: tuple[tuple[str, tuple[int, ...], Any, dict[str, Any], DType, str, floa
     ("2x2-padding-ceil-blend", (2, 8, 6, 7), 2, {"stride": 2, "padding": 1, "ceil_mode": True}, BF16, "NHWC", 2.0, -1.0),
     ("2x2-views", (1, 8, 5, 6), 2, {"stride": 2}, F16, "views", 1.0, 0.0),
 )  # fmt: skip
-"""As WINDOWS: the corners of "rolling" backward, and of "channels" with indices."""
+"""As WINDOWS: the corners of "rolling" backward, and of "channels" with indices. The packed ones are tried in NCHW, too."""
 
 
 def _rolling_cases() -> tuple[Case, ...]:
@@ -117,7 +117,8 @@ def _rolling_cases() -> tuple[Case, ...]:
 
 def _cases_of_vectors() -> tuple[Case, ...]:
     cases = []
-    for name, shape, window, settings, dtype, layout, alpha, beta in VECTORS:
+    of_planes = [(f"{name}-planes", *rest[:4], "NCHW", *rest[5:]) for name, *rest in VECTORS if rest[4] == "NHWC"]
+    for name, shape, window, settings, dtype, layout, alpha, beta in (*VECTORS, *of_planes):
 
         def laid_out(extents: tuple[int, ...], of: DType, layout: str = layout) -> TensorDescriptor:
             return _view(extents, of) if layout == "views" else describe(extents, of, layout)
@@ -130,10 +131,15 @@ def _cases_of_vectors() -> tuple[Case, ...]:
             )
             if mode is PoolingMode.MAX:
                 forward = PoolingForwardProblem(x, y, pooling, indices)
-                cases.append(Case(f"pooling-forward-vectors-indices-{name}", forward, alpha, beta, ("channels",)))
+                algorithm = "rolling_planes" if layout == "NCHW" else "channels"
+                cases.append(Case(f"pooling-forward-vectors-indices-{name}", forward, alpha, beta, (algorithm,)))
                 backward = PoolingBackwardIndicesProblem(y, indices, x, pooling)
                 cases.append(Case(f"pooling-backward-vectors-indices-{name}", backward, alpha, beta, ("rolling",)))
-            else:
+            if layout == "NCHW":
+                forward = PoolingForwardProblem(x, y, pooling)
+                label = f"pooling-forward-{mode.value}-{name}"
+                cases.append(Case(label, forward, alpha, beta, ("rolling_planes",)))
+            if mode is not PoolingMode.MAX:
                 average = PoolingBackwardProblem(y, y, x, x, pooling)
                 label = f"pooling-backward-vectors-{mode.value}-{name}"
                 cases.append(Case(label, average, alpha, beta, ("rolling",)))

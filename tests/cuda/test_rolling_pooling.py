@@ -1,8 +1,11 @@
-"""Pooling by threads that walk down rows: long walks, NaN and infinities at borders, who takes which rows, what is refused."""
+"""Pooling by threads that walk down rows, forward and backward: long walks, NaN and infinities at borders, who takes which rows,
+what is refused.
+"""
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,10 +19,11 @@ from dnncore.choice import fastest
 from dnncore.cuda import pooling
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Place, WhereAligned
-from dnncore.cuda.pooling import rolling, rolling_gradients
+from dnncore.cuda.pooling import rolling, rolling_gradients, rolling_planes
 from dnncore.cuda.pooling.planar import PlanarPooling
 from dnncore.cuda.pooling.rolling import RollingPooling
 from dnncore.cuda.pooling.rolling_gradients import RollingGradients
+from dnncore.cuda.pooling.rolling_planes import RollingPlanes
 from dnncore.descriptors import PoolingMode
 from dnncore.dtypes import DType
 from dnncore.figures import A100, H200, DeviceFigures
@@ -62,6 +66,7 @@ def walker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
 def descender(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
     """The same for gradients."""
     monkeypatch.setattr(rolling_gradients, "_RESIDENT", 0)
+    monkeypatch.setattr(rolling_gradients, "_RESIDENT_OF_PLANES", 0)
     monkeypatch.setattr(rolling_gradients, "_MOST_STEPS", STEPS)
     with Handle(CUDA_DEVICES[0]) as opened:
         yield opened
@@ -99,6 +104,46 @@ def test_a_walk_of_many_steps_agrees_with_the_float64_answer(
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("keeps_indices", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("mode", PoolingMode, ids=lambda mode: mode.value)
+@pytest.mark.parametrize(
+    ("window", "stride", "rows", "padding"),
+    [(3, 1, 10, 1), (3, 1, 9, ((2, 0), (0, 1))), (3, 2, 16, 1), (3, 2, 11, 0), (2, 2, 13, 0), (2, 2, 12, 1)],
+)
+def test_walks_over_planes_agree_with_the_float64_answer(
+    monkeypatch: pytest.MonkeyPatch,
+    window: int,
+    stride: int,
+    rows: int,
+    padding: Any,
+    mode: PoolingMode,
+    dtype: str,
+    keeps_indices: bool,
+) -> None:
+    if keeps_indices and mode is not PoolingMode.MAX:
+        pytest.skip("averages have no indices")
+    monkeypatch.setattr(rolling_planes, "_RESIDENT", 0)
+    monkeypatch.setattr(rolling_planes, "_MOST_ROWS", STEPS)
+    problem = problem_of(
+        (2, 3, rows, 6),
+        stride,
+        mode=mode,
+        dtype=dtype,
+        layout="NCHW",
+        window=window,
+        padding=padding,
+        ceil_mode=True,
+    )
+    if keeps_indices:
+        problem = replace(problem, indices=replace(problem.y, dtype=DType.INT32))
+    with Handle(CUDA_DEVICES[0]) as handle:
+        assert rolling_planes._walks(problem, handle.device.figures).walks > 1
+        check(handle, Case("rolling_planes", problem, alpha=1.0), "rolling_planes")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("mode", PoolingMode, ids=lambda mode: mode.value)
 @pytest.mark.parametrize(
@@ -106,13 +151,20 @@ def test_a_walk_of_many_steps_agrees_with_the_float64_answer(
     [(3, 1, 10, 1), (3, 1, 9, ((2, 0), (0, 1))), (3, 2, 16, 1), (3, 2, 11, 0), (2, 2, 13, 0), (2, 2, 12, 1)],
 )
 def test_gradients_by_walks_of_many_steps_agree_with_the_float64_answer(
-    descender: Handle, window: int, stride: int, rows: int, padding: Any, mode: PoolingMode, dtype: str
+    descender: Handle, window: int, stride: int, rows: int, padding: Any, mode: PoolingMode, dtype: str, layout: str
 ) -> None:
     forward = problem_of(
-        (2, 16, rows, 6), stride, mode=mode, dtype=dtype, window=window, padding=padding, ceil_mode=True
+        (2, 16, rows, 6),
+        stride,
+        mode=mode,
+        dtype=dtype,
+        layout=layout,
+        window=window,
+        padding=padding,
+        ceil_mode=True,
     )
     problem = gradient_of(forward)
-    walks = rolling_gradients._walks(problem, descender.device.figures)
+    walks = rolling_gradients._walks(problem, descender.device.figures, of_planes=layout == "NCHW")
     assert walks.walks > 1
     assert walks.walk > (window - 1) // stride
     check(descender, Case("rolling", problem, alpha=1.0), "rolling")
@@ -274,7 +326,7 @@ def test_what_it_does_not_compute_is_refused_with_the_reason(problem: PoolingFor
     [
         (problem_of((2, 16, 8, 8), dtype="float64"), "x is float64"),
         (problem_of((2, 12, 8, 8)), "no vectors of 8 channels"),
-        (problem_of((2, 16, 8, 8), layout="NCHW"), "no vectors of 8 channels"),
+        (problem_of((2, 12, 8, 8)), "12 elements apart"),
         (problem_of((2, 16, 8, 8), window=2, padding=0), "windows of (2, 2) with strides (1, 1)"),
         (problem_of((2, 16, 8, 8), window=(3, 5)), "windows of (3, 5) with strides (1, 1)"),
         (problem_of((0, 16, 8, 8)), "dx is empty"),
@@ -316,10 +368,21 @@ def test_as_many_threads_are_resident_as_there_are_registers_for(kind: tuple[str
     assert rolling._RESIDENT[kind] == blocks * rolling._THREADS
 
 
-def test_as_many_threads_with_sums_are_resident_as_there_are_registers_for() -> None:
+@pytest.mark.parametrize(
+    ("module", "algorithm", "named", "resident"),
+    [
+        (rolling_gradients, RollingGradients(), "_vectors_", rolling_gradients._RESIDENT),
+        (rolling_gradients, RollingGradients(), "rolling.*_planes_", rolling_gradients._RESIDENT_OF_PLANES),
+        (rolling_planes, RollingPlanes(), "rolling_planes", rolling_planes._RESIDENT),
+    ],
+    ids=["vectors", "planes", "forward"],
+)
+def test_as_many_threads_of_each_kernel_are_resident_as_are_counted_on(
+    module: Any, algorithm: CudaAlgorithm, named: str, resident: int
+) -> None:
     kernels = Baseline.read("sm_90a", FOLDER).kernels
-    entries = [unit.entry for unit in RollingGradients().units() if "rolling" in unit.entry]
+    entries = [unit.entry for unit in algorithm.units() if re.search(named, unit.entry)]
     registers = max(kernels[entry]["registers"] for entry in entries)
     of_a_warp = 32 * (-(-registers // 8) * 8)  # they are given out eight at a time
-    blocks = 65536 // (of_a_warp * (rolling_gradients._THREADS // 32))
-    assert blocks * rolling_gradients._THREADS == rolling_gradients._RESIDENT
+    blocks = 65536 // (of_a_warp * (module._THREADS // 32))
+    assert blocks * module._THREADS == resident

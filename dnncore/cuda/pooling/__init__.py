@@ -8,9 +8,10 @@ from dnncore.cuda.pooling.channels import ChannelPooling
 from dnncore.cuda.pooling.planar import PlanarPooling
 from dnncore.cuda.pooling.rolling import RollingPooling
 from dnncore.cuda.pooling.rolling_gradients import RollingGradients
+from dnncore.cuda.pooling.rolling_planes import RollingPlanes
 from dnncore.cuda.pooling.spatial import SpatialPooling
 
 __all__ = ["BACKWARD", "FORWARD"]
 
-FORWARD = (RollingPooling(), ChannelPooling(), PlanarPooling("forward"), SpatialPooling("forward"))
+FORWARD = (RollingPooling(), ChannelPooling(), RollingPlanes(), PlanarPooling("forward"), SpatialPooling("forward"))
 BACKWARD = (RollingGradients(), PlanarPooling("backward"), SpatialPooling("backward"))

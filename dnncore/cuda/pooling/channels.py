@@ -9,7 +9,7 @@ from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.pooling.problem import MODES, Geometry, PoolingProblem, mode_of, operands_of, window_places
-from dnncore.cuda.pooling.vectors import ANYWHERE, steps, vector_width, where_aligned, why_no_vectors
+from dnncore.cuda.pooling.vectors import ANYWHERE, VECTOR_BYTES, steps, vector_width, where_aligned, why_no_vectors
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -135,7 +135,7 @@ def _prepare(problem: PoolingProblem, anywhere: Offer, figures: DeviceFigures) -
     unit, fields = _unit(mode_of(problem), x.dtype), operands_of(problem).fields
     blocks = -(-items // _THREADS)
     vectorized = kernel_call(unit, blocks, _THREADS, params, in_order(*fields), starts_early=figures.starts_early)
-    return where_aligned(vectorized, anywhere.prepare(), range(len(fields)))
+    return where_aligned(vectorized, anywhere.prepare(), dict.fromkeys(range(len(fields)), VECTOR_BYTES))
 
 
 def _unit(mode: str, dtype: DType) -> Unit:

@@ -10,12 +10,26 @@ from dnncore.descriptors import PoolingMode, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
 
-__all__ = ["DTYPES", "MODES", "Geometry", "Operands", "PoolingProblem", "mode_of", "operands_of", "window_places"]
+__all__ = [
+    "DTYPES",
+    "MODES",
+    "WALKED_WINDOWS",
+    "Geometry",
+    "Operands",
+    "PoolingProblem",
+    "mode_of",
+    "operands_of",
+    "why_not_walked",
+    "window_places",
+]
 
 PoolingProblem = PoolingForwardProblem | PoolingBackwardProblem | PoolingBackwardIndicesProblem
 
 MODES = {"max": "kMax", "indices": "kIndices", "average": "kAverage"}
 """Enumerators of `dnncore::PoolingMode`, in its order; "indices" are maxima whose places are kept."""
+
+WALKED_WINDOWS = ((3, 1), (3, 2), (2, 2))
+"""Extents and strides of those that there are kernels for whose threads walk down rows, the same along rows and columns."""
 
 DTYPES = {"forward": (*FLOATING, DType.INT8), "backward": FLOATING}
 """Element types that there are kernels for."""
@@ -52,6 +66,15 @@ def operands_of(problem: PoolingProblem) -> Operands:
     if problem.indices is None:
         return Operands(("x", "output"), {"x": problem.x})
     return Operands(("x", "output", "indices"), {"x": problem.x, "indices": problem.indices})
+
+
+def why_not_walked(problem: PoolingProblem) -> str | None:
+    """None where windows are among WALKED_WINDOWS, or not over two dimensions at all, else the reason why not."""
+    window, stride = problem.pooling.window, problem.pooling.stride
+    if len(window) != 2 or (len({*window}) == len({*stride}) == 1 and (window[0], stride[0]) in WALKED_WINDOWS):
+        return None
+    known = ", ".join(f"{extent} x {extent} with stride {each}" for extent, each in WALKED_WINDOWS)
+    return f"windows of {window} with strides {stride}; it is for {known}"
 
 
 def window_places(problem: PoolingProblem) -> int:

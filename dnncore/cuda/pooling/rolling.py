@@ -9,7 +9,15 @@ from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.pooling.problem import MODES, Geometry, PoolingProblem, mode_of
-from dnncore.cuda.pooling.vectors import ANYWHERE, MODES_OF_VECTORS, steps, vector_width, where_aligned, why_no_vectors
+from dnncore.cuda.pooling.vectors import (
+    ANYWHERE,
+    MODES_OF_VECTORS,
+    VECTOR_BYTES,
+    steps,
+    vector_width,
+    where_aligned,
+    why_no_vectors,
+)
 from dnncore.cuda.pooling.walks import Walks
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -139,7 +147,7 @@ def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: De
     unit = _unit(mode_of(problem), pooling.stride[0], x.dtype)
     blocks = -(-walks.items // _THREADS)
     vectorized = kernel_call(unit, blocks, _THREADS, params, in_order("x", "output"), starts_early=figures.starts_early)
-    return where_aligned(vectorized, anywhere.prepare())
+    return where_aligned(vectorized, anywhere.prepare(), dict.fromkeys((0, 1), VECTOR_BYTES))
 
 
 def _unit(mode: str, stride: int, dtype: DType) -> Unit:

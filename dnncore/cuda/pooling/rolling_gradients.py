@@ -1,4 +1,4 @@
-"""Gradients of pooling, channels innermost: threads walk down the windows of strips of dx, and keep sums of what these pass on."""
+"""Gradients of pooling: threads walk down the windows of strips of dx, and keep sums of what these pass on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,25 @@ from functools import partial
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate_together, record, small_divisor, struct
-from dnncore.cuda.pooling.problem import MODES, Geometry, PoolingProblem, mode_of, operands_of
-from dnncore.cuda.pooling.vectors import ANYWHERE_BACKWARD, steps, vector_width, where_aligned, why_no_vectors
+from dnncore.cuda.pooling.problem import (
+    MODES,
+    WALKED_WINDOWS,
+    Geometry,
+    PoolingProblem,
+    mode_of,
+    operands_of,
+    why_not_walked,
+)
+from dnncore.cuda.pooling.vectors import (
+    ANYWHERE_BACKWARD,
+    VECTOR_BYTES,
+    steps,
+    vector_width,
+    where_aligned,
+    whole_pairs,
+    why_no_planes,
+    why_no_vectors,
+)
 from dnncore.cuda.pooling.walks import Walks
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
@@ -22,9 +39,6 @@ _THREADS = 128
 _COLUMNS = 2
 """Of dx, of a strip; a multiple of each stride."""
 
-_WINDOWS = ((3, 1), (3, 2), (2, 2))
-"""Extents and strides of those that there are kernels for, the same along rows and columns."""
-
 _MODES = ("indices", "average")
 """Of `problem.MODES`: maxima without indices would have to be looked for again."""
 
@@ -32,7 +46,7 @@ _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
 _READ_AND_WRITTEN = ("dy", "indices", "output")
 
-_RESIDENT = 512
+_RESIDENT, _RESIDENT_OF_PLANES = 512, 1280
 """Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]."""
 
 _MOST_STEPS = 14
@@ -40,7 +54,10 @@ _MOST_STEPS = 14
 looked at, too."""
 
 _OF_MEMORY_RATE = {2: 0.72, 4: 0.87}
-"""By the bytes of an element [measured on an H200: GoogLeNet's at batch 128, windows of 3 x 3 from indices]."""
+"""By the bytes of an element [measured on an H200: GoogLeNet's at batch 128, windows of 3 x 3 from indices, channels innermost]."""
+
+_OF_MEMORY_RATE_OF_PLANES = {2: 0.55, 4: 0.75}
+"""Likewise. Estimated, not measured on a GPU."""
 
 _PARAMS = struct(
     *BLEND,
@@ -50,6 +67,9 @@ _PARAMS = struct(
     ("dy_image", "<i8"),
     ("indices_image", "<i8"),
     ("output_image", "<i8"),
+    ("dy_channel", "<i8"),
+    ("indices_channel", "<i8"),
+    ("output_channel", "<i8"),
     ("dy_step", "<i4", 2),
     ("indices_step", "<i4", 2),
     ("output_step", "<i4", 2),
@@ -65,6 +85,7 @@ _PARAMS = struct(
     ("walk", "<i4"),
     ("steps", "<i4"),
     ("items", "<i4"),
+    ("in_pairs", "<i4"),
 )
 
 
@@ -76,21 +97,36 @@ class RollingGradients:
 
     def offer(self, problem: PoolingProblem, figures: DeviceFigures) -> Offer | str:
         """See `backend.Algorithm`."""
-        if (reason := _why_not(problem)) is not None:
+        tensors = [*_operands(problem).values()]
+        if (reason := why_not_walked(problem)) is not None:
             return reason
+        no_vectors = why_no_vectors(problem, tensors, _DTYPES, _MODES)
+        of_planes = no_vectors is not None
+        if no_vectors is not None and (no_planes := why_no_planes(problem, tensors, _DTYPES, _MODES)) is not None:
+            return no_vectors if no_planes == no_vectors else f"{no_vectors}, and {no_planes}"
         anywhere = ANYWHERE_BACKWARD.offer(problem, figures)
         if isinstance(anywhere, str):
             return anywhere
-        walks = _walks(problem, figures)
+        walks = _walks(problem, figures, of_planes=of_planes)
         if (reason := walks.why_not(_THREADS)) is not None:
             return reason
-        moved = sum(tensor.size * tensor.dtype.itemsize for tensor in _operands(problem).values())
-        seconds = moved / (figures.bytes_per_second * _OF_MEMORY_RATE[problem.outputs[0].dtype.itemsize])
-        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem, walks, anywhere, figures))
+        moved = sum(tensor.size * tensor.dtype.itemsize for tensor in tensors)
+        rate = (_OF_MEMORY_RATE_OF_PLANES if of_planes else _OF_MEMORY_RATE)[problem.outputs[0].dtype.itemsize]
+        seconds = moved / (figures.bytes_per_second * rate)
+        prepare = partial(_prepare, problem, walks, anywhere, figures, of_planes=of_planes)
+        return Offer(figures.launch_seconds + seconds, prepare)
 
     def units(self) -> tuple[Unit, ...]:
-        """One for each mode, window and dtype; where addresses are not aligned, those of planar pooling."""
-        kernels = tuple(unit for dtype in _DTYPES for window in _WINDOWS for unit in _units(dtype, window).values())
+        """Two for each mode, window and dtype: for vectors of channels and for planes; where addresses are not aligned, those of
+        planar pooling.
+        """
+        kernels = tuple(
+            unit
+            for dtype in _DTYPES
+            for window in WALKED_WINDOWS
+            for of_planes in (False, True)
+            for unit in _units(dtype, window, of_planes=of_planes).values()
+        )
         return (*kernels, *ANYWHERE_BACKWARD.units())
 
 
@@ -103,38 +139,34 @@ def _operands(problem: PoolingProblem) -> dict[str, TensorDescriptor]:
     }
 
 
-def _why_not(problem: PoolingProblem) -> str | None:
-    """None where the kernels can solve it, else the reason why not."""
-    pooling = problem.pooling
-    if (reason := why_no_vectors(problem, [*_operands(problem).values()], _DTYPES, _MODES)) is not None:
-        return reason
-    if _window(problem) not in _WINDOWS or len({*pooling.window}) > 1 or len({*pooling.stride}) > 1:
-        known = ", ".join(f"{extent} x {extent} with stride {stride}" for extent, stride in _WINDOWS)
-        return f"windows of {pooling.window} with strides {pooling.stride}; it is for {known}"
-    return None
-
-
 def _window(problem: PoolingProblem) -> tuple[int, int]:
     return problem.pooling.window[0], problem.pooling.stride[0]
 
 
-def _walks(problem: PoolingProblem, figures: DeviceFigures) -> Walks:
-    images, channels, rows, columns = problem.outputs[0].shape
-    outside = [
-        before % stride for (before, _), stride in zip(problem.pooling.padding, problem.pooling.stride, strict=True)
-    ]
+def _walks(problem: PoolingProblem, figures: DeviceFigures, *, of_planes: bool) -> Walks:
+    (images, channels, _, columns), pooling = problem.outputs[0].shape, problem.pooling
+    outside = 0 if of_planes else pooling.padding[1][0] % pooling.stride[1]
     return Walks.of(
-        (images, channels, -(-(rows + outside[0]) // problem.pooling.stride[0]), columns + outside[1]),
-        vector_width(problem.outputs[0].dtype),
+        (images, channels, _steps(problem), columns + outside),
+        None if of_planes else vector_width(problem.outputs[0].dtype),
         columns=_COLUMNS,
         at_once=1,
         most=_MOST_STEPS,
-        resident=figures.multiprocessors * _RESIDENT,
+        resident=figures.multiprocessors * (_RESIDENT_OF_PLANES if of_planes else _RESIDENT),
     )
 
 
-def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: DeviceFigures) -> Calls:
+def _steps(problem: PoolingProblem) -> int:
+    """Of an image: each completes as many rows of dx as windows are apart, the first one perhaps some that lie outside."""
+    stride = problem.pooling.stride[0]
+    return -(-(problem.outputs[0].shape[2] + problem.pooling.padding[0][0] % stride) // stride)
+
+
+def _prepare(
+    problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: DeviceFigures, *, of_planes: bool
+) -> Calls:
     dx, pooling, geometry = problem.outputs[0], problem.pooling, Geometry.of(problem)
+    in_pairs = of_planes and whole_pairs(dx)
     params = record(
         _PARAMS,
         x_extent=geometry.x,
@@ -147,27 +179,36 @@ def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: De
         groups=small_divisor(walks.groups),
         walks=small_divisor(walks.walks),
         walk=walks.walk,
-        steps=-(-(dx.shape[2] + pooling.padding[0][0] % pooling.stride[0]) // pooling.stride[0]),
+        steps=_steps(problem),
         items=walks.items,
+        in_pairs=in_pairs,
     )
     for name, tensor in _operands(problem).items():
-        params[f"{name}_image"] = tensor.strides[0] * tensor.dtype.itemsize
-        params[f"{name}_step"] = tuple(step * tensor.dtype.itemsize for step in steps(tensor))
-    unit = _units(dx.dtype, _window(problem))[mode_of(problem)]
+        itemsize = tensor.dtype.itemsize
+        params[f"{name}_image"] = tensor.strides[0] * itemsize
+        params[f"{name}_channel"] = (tensor.strides[1] if of_planes else vector_width(dx.dtype)) * itemsize
+        params[f"{name}_step"] = tuple(step * itemsize for step in steps(tensor))
+    unit = _units(dx.dtype, _window(problem), of_planes=of_planes)[mode_of(problem)]
     blocks = -(-walks.items // _THREADS)
     fields = [name if name in _READ_AND_WRITTEN else None for name in operands_of(problem).fields]
-    vectorized = kernel_call(unit, blocks, _THREADS, params, in_order(*fields), starts_early=figures.starts_early)
-    aligned = [operand for operand, name in enumerate(fields) if name is not None]
-    return where_aligned(vectorized, anywhere.prepare(), aligned)
+    calls = kernel_call(unit, blocks, _THREADS, params, in_order(*fields), starts_early=figures.starts_early)
+    if not of_planes:
+        vectors = {operand: VECTOR_BYTES for operand, name in enumerate(fields) if name is not None}
+        return where_aligned(calls, anywhere.prepare(), vectors)
+    if in_pairs:
+        return where_aligned(calls, anywhere.prepare(), {len(fields) - 1: _COLUMNS * dx.dtype.itemsize})
+    return calls
 
 
-def _units(dtype: DType, window: tuple[int, int]) -> dict[str, Unit]:
+def _units(dtype: DType, window: tuple[int, int], *, of_planes: bool) -> dict[str, Unit]:
     """By mode; those of a dtype and a window share a source."""
-    extent, stride = window
-    element = c_type(dtype)
-    entries = {mode: f"pooling_backward_rolling_{mode}_{element}_{extent}x{extent}_stride_{stride}" for mode in _MODES}
+    (extent, stride), element, what = window, c_type(dtype), "planes" if of_planes else "vectors"
+    entries = {
+        mode: f"pooling_backward_rolling_{mode}_{element}_{what}_{extent}x{extent}_stride_{stride}" for mode in _MODES
+    }
+    lies = "true" if of_planes else "false"
     functions = {
-        entry: f"pooling_rolling_gradients<{element}, PoolingMode::{MODES[mode]}, {extent}, {stride}, {_COLUMNS}>"
+        entry: f"pooling_rolling_gradients<{element}, PoolingMode::{MODES[mode]}, {lies}, {extent}, {stride}, {_COLUMNS}>"
         for mode, entry in entries.items()
     }
     units = generate_together(

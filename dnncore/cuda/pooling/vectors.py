@@ -1,8 +1,9 @@
-"""What the kernels for innermost channels share: vectors of channels, and what computes it where they are not aligned."""
+"""What kernels that read vectors of channels, or neighbouring columns, share: where they can, and what computes it where addresses
+are not aligned."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from dnncore.cuda.calls import Calls, Place, WhereAligned
 from dnncore.cuda.pooling.planar import PlanarPooling
@@ -18,6 +19,8 @@ __all__ = [
     "steps",
     "vector_width",
     "where_aligned",
+    "whole_pairs",
+    "why_no_planes",
     "why_no_vectors",
 ]
 
@@ -37,6 +40,18 @@ def vector_width(dtype: DType) -> int:
     return VECTOR_BYTES // dtype.itemsize
 
 
+def _why_not_at_all(
+    problem: PoolingProblem, computed: TensorDescriptor, dtypes: Sequence[DType], modes: Sequence[str]
+) -> str | None:
+    if (mode := mode_of(problem)) not in modes:
+        return "it keeps no indices" if mode == "indices" else f"it has no pooling of mode {mode}"
+    if problem.pooling.spatial_ndim != 2:
+        return f"{problem.pooling.spatial_ndim} spatial dimensions; it is for 2"
+    if computed.dtype not in dtypes:
+        return f"x is {computed.dtype.value}"
+    return None if computed.size else f"{problem.output_names[0]} is empty"
+
+
 def why_no_vectors(
     problem: PoolingProblem,
     tensors: Sequence[TensorDescriptor],
@@ -51,16 +66,9 @@ def why_no_vectors(
         dtypes: Of the latter, those that there are kernels for.
         modes: Likewise.
     """
-    computed, mode = tensors[-1], mode_of(problem)
-    if mode not in modes:
-        return "it keeps no indices" if mode == "indices" else f"it has no pooling of mode {mode}"
-    if problem.pooling.spatial_ndim != 2:
-        return f"{problem.pooling.spatial_ndim} spatial dimensions; it is for 2"
-    if computed.dtype not in dtypes:
-        return f"x is {computed.dtype.value}"
-    if not computed.size:
-        return f"{problem.output_names[0]} is empty"
-    width = vector_width(computed.dtype)
+    if (reason := _why_not_at_all(problem, tensors[-1], dtypes, modes)) is not None:
+        return reason
+    width = vector_width(tensors[-1].dtype)
     for tensor in tensors:
         whole = VECTOR_BYTES // tensor.dtype.itemsize
         others = [tensor.strides[axis] for axis in (0, 2, 3) if tensor.shape[axis] > 1]
@@ -76,6 +84,29 @@ def steps(tensor: TensorDescriptor) -> tuple[int, ...]:
     return tuple(tensor.strides[axis] if tensor.shape[axis] > 1 else 0 for axis in (2, 3))
 
 
-def where_aligned(vectorized: Calls, anywhere: Calls, operands: Iterable[int] = (0, 1)) -> Calls:
-    """The first calls where these operands are aligned, the others elsewhere."""
-    return (WhereAligned(tuple((Place(operand), VECTOR_BYTES) for operand in operands), vectorized, anywhere),)
+def why_no_planes(
+    problem: PoolingProblem,
+    tensors: Sequence[TensorDescriptor],
+    dtypes: Sequence[DType],
+    modes: Sequence[str],
+) -> str | None:
+    """None where the columns of tensors are neighbours, else the reason why not; the arguments as of `why_no_vectors`."""
+    if (reason := _why_not_at_all(problem, tensors[-1], dtypes, modes)) is not None:
+        return reason
+    for tensor in tensors:
+        if tensor.shape[3] > 1 and tensor.strides[3] != 1:
+            return f"the columns of {tensor} are {tensor.strides[3]} elements apart"
+        if (step := steps(tensor)[0] * tensor.dtype.itemsize) > _MOST_BYTES:
+            return f"the rows of {tensor} are {step} bytes apart; at most {_MOST_BYTES}"
+    return None
+
+
+def whole_pairs(tensor: TensorDescriptor) -> bool:
+    """Whether all columns of planes can be stored two at a time where the tensor begins at an even element."""
+    others = [tensor.strides[axis] for axis in (0, 1, 2) if tensor.shape[axis] > 1]
+    return tensor.shape[3] % 2 == 0 and all(stride % 2 == 0 for stride in others)
+
+
+def where_aligned(vectorized: Calls, anywhere: Calls, nbytes: Mapping[int, int]) -> Calls:
+    """The first calls where operands' addresses are multiples of so many bytes, the others elsewhere."""
+    return (WhereAligned(tuple((Place(operand), each) for operand, each in nbytes.items()), vectorized, anywhere),)

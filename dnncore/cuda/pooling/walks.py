@@ -1,4 +1,4 @@
-"""How pooling whose threads walk down rows is cut into threads, channels innermost."""
+"""How pooling whose threads walk down rows is cut into threads."""
 
 from __future__ import annotations
 
@@ -31,20 +31,24 @@ class Walks:
     items: int
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], width: int, *, columns: int, at_once: int, most: int, resident: int) -> Walks:
+    def of(
+        cls, shape: tuple[int, ...], width: int | None, *, columns: int, at_once: int, most: int, resident: int
+    ) -> Walks:
         """Walks are as long as leaves no thread waiting for a place, so that few rows are loaded twice.
 
         Args:
             shape: (images, channels, rows or steps, columns).
-            width: Channels of a vector.
+            width: Channels of a vector; None of planes, whose strips neighbouring threads take.
             columns: Of a strip.
             at_once: Rows of which a walk has a multiple.
             most: Rows of a walk where not all threads have a place at once.
             resident: Threads that have one.
         """
         images, channels, rows, all_columns = shape
-        all_vectors = channels // width
-        vectors = max((number for number in _GROUP if all_vectors % number == 0), default=all_vectors)
+        all_vectors, vectors = channels, 1
+        if width is not None:
+            all_vectors //= width
+            vectors = max((number for number in _GROUP if all_vectors % number == 0), default=all_vectors)
         strips = -(-all_columns // columns)
         whole = images * all_vectors * strips
         pieces = resident // whole if whole <= resident else -(-rows // most)

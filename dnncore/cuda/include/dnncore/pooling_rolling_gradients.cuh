@@ -1,6 +1,7 @@
-// Gradients of pooling over two spatial dimensions, channels innermost: of maxima from dy and their indices, of averages from dy.
-// A thread takes a vector of channels, 16 bytes, and kColumns neighbouring columns of dx, and walks down the rows of windows. It
-// keeps sums for the rows of dx that a row of windows reaches. Those that no later window reaches are written, the others move up.
+// Gradients of pooling over two spatial dimensions: of maxima from dy and their indices, of averages from dy. A thread takes kColumns
+// neighbouring columns of dx, of a vector of channels (16 bytes) where these are innermost, else of one channel, and walks down the
+// rows of windows. It keeps sums for the rows of dx that a row of windows reaches. Those that no later window reaches are written,
+// the others move up.
 //
 //     row p of windows          rows of dx, windows of 3 x 3, stride 2
 //        o     o     o    ->    sums[0]   . . .   complete with the windows of row p
@@ -8,7 +9,8 @@
 //                         ->    sums[2]   . . .   the first row of the windows below: moves to sums[0]
 //
 // So a thread loads what a window passes on once, however many rows of dx that goes to, and no sum is ever added to in memory.
-// Neighbouring threads have the neighbouring vectors of a group of channels, then neighbouring strips, as in pooling_rolling.cuh.
+// Neighbouring threads have the neighbouring vectors of a group of channels, then neighbouring strips, as in pooling_rolling.cuh; of
+// planes neighbouring strips, whose columns are stored two at a time where rows let them.
 #pragma once
 
 #include "dnncore/common/loaded.cuh"
@@ -25,6 +27,9 @@ struct RollingGradientsParams {
   int64 dy_image;
   int64 indices_image;
   int64 output_image;
+  int64 dy_channel;  // from a vector of channels to the next, or from a plane
+  int64 indices_channel;
+  int64 output_channel;
   int32 dy_step[2];
   int32 indices_step[2];
   int32 output_step[2];
@@ -35,76 +40,100 @@ struct RollingGradientsParams {
   int32 counted_high[2];
   SmallDivisor vectors;  // of a group of channels
   SmallDivisor strips;   // of a row of dx
-  SmallDivisor groups;   // of all channels
+  SmallDivisor groups;   // of all channels; planes are groups of one
   SmallDivisor walks;    // of an image's rows
   int32 walk;            // steps, at most; each completes kStride rows of dx
   int32 steps;           // of an image
   int32 items;           // walks of strips of vectors of all images
+  int32 in_pairs;        // of planes: every strip is inside, and can be stored at once
 };
 
 // What a window passes on, on its way from memory: a vector of dy, and where each of its maxima was.
-template <typename T, PoolingMode kMode>
+template <typename T, PoolingMode kMode, int kVector>
 struct PassedOn {
-  static constexpr int kVector = 16 / sizeof(T);
-  static constexpr int kWords = kMode == PoolingMode::kIndices ? kVector / 4 : 0;
+  static constexpr int kAtOnce = kVector < 4 ? kVector : 4;
+  static constexpr int kWords = kMode == PoolingMode::kIndices ? kVector / kAtOnce : 0;
 
   Loaded<T, kVector> gradient;
-  Loaded<int32, 4> places[kWords + 1];  // an array needs some extent
+  Loaded<int32, kAtOnce> places[kWords + 1];  // an array needs some extent
 
   __device__ __forceinline__ void load_if(bool there, const char* dy, const char* indices) {
     gradient.load_if(there, reinterpret_cast<const T*>(dy));
 #pragma unroll
-    for (int w = 0; w < kWords; ++w) places[w].load_if(there, reinterpret_cast<const int32*>(indices) + 4 * w);
+    for (int w = 0; w < kWords; ++w) places[w].load_if(there, reinterpret_cast<const int32*>(indices) + kAtOnce * w);
   }
-  __device__ __forceinline__ int32 place(int i) const { return reinterpret_cast<const int32*>(&places[i / 4].word)[i % 4]; }
+  __device__ __forceinline__ int32 place(int i) const { return reinterpret_cast<const int32*>(&places[i / kAtOnce].word)[i % kAtOnce]; }
 };
 
-template <typename T, PoolingMode kMode, int kWindow, int kStride, int kColumns>
+// kVector is 1 for planes. kPhase is where in the stride of windows a strip begins.
+template <typename T, PoolingMode kMode, int kVector, int kWindow, int kStride, int kPhase, int kColumns>
 struct RollingGradients {
   using C = Compute<T>;
-  using Window = PassedOn<T, kMode>;
-  static constexpr int kVector = Window::kVector;
-  static constexpr int kReach = (kWindow - 1) / kStride;                  // windows over a place before the last one, along an axis
-  static constexpr int kWide = (kColumns - 1) / kStride + 1 + kReach;     // windows over a strip, along a row
-  static_assert(kColumns % kStride == 0, "strips begin where windows do");
+  using Window = PassedOn<T, kMode, kVector>;
+  static constexpr bool kOfPlanes = kVector == 1;
+  static constexpr int kReach = (kWindow - 1) / kStride;               // rows of windows over a place before its last one
+  static constexpr int kBefore = (kWindow - 1 - kPhase) / kStride;     // windows over a strip before that in whose stride it begins
+  static constexpr int kWide = (kPhase + kColumns - 1) / kStride + 1 + kBefore;  // windows over a strip, along a row
+  static_assert(kColumns % kStride == 0, "strips begin alike");
 
   const RollingGradientsParams& params;
-  const char* dy;        // the vector in row 0 and column 0
-  const char* indices;   // likewise
-  char* output;          // likewise
-  int32 left;            // the strip's first column of dx, which may lie outside
-  int32 window;          // the first window over the strip, which may lie outside, too
-  int32 begin;           // the first step to write
-  int32 end;             // behind the last one
+  const char* dy;       // what the strip's first window passes on, in the next row of windows
+  const char* indices;  // likewise
+  char* output;         // of the strip's first column, in the next row to write
+  int32 left;           // the strip's first column of dx, which may lie outside
+  int32 window;         // its first window, which may lie outside, too
+  uint32 inside;        // a bit for each of its windows that is inside
+  int32 step;           // the next one
+  int32 begin;          // the first one to write
+  int32 end;            // behind the last one
 
   __device__ __forceinline__ RollingGradients(const RollingGradientsParams& params, int32 item) : params(params) {
     const SmallQuotientRemainder vector = divide(item, params.vectors);
     const SmallQuotientRemainder strip = divide(vector.quotient, params.strips);
     const SmallQuotientRemainder group = divide(strip.quotient, params.groups);
     const SmallQuotientRemainder walk = divide(group.quotient, params.walks);
-    const int32 channel = (group.remainder * params.vectors.value + vector.remainder) * kVector;
-    dy = static_cast<const char*>(params.dy) + walk.quotient * params.dy_image + channel * static_cast<int32>(sizeof(T));
-    indices = reinterpret_cast<const char*>(params.indices);
-    if constexpr (kMode == PoolingMode::kIndices) {
-      indices += walk.quotient * params.indices_image + channel * static_cast<int32>(sizeof(int32));
-    }
-    output = static_cast<char*>(params.output) + walk.quotient * params.output_image + channel * static_cast<int32>(sizeof(T));
-    left = strip.remainder * kColumns - params.before[1] % kStride;
-    window = (left + params.before[1]) / kStride - kReach;
-    begin = walk.remainder * params.walk;
-    end = min(begin + params.walk, params.steps);
-  }
-
-  // Ask for the windows over the strip in row p.
-  __device__ __forceinline__ void load(int32 p, Window (&windows)[kWide]) const {
-    const bool is_row = static_cast<uint32>(p) < static_cast<uint32>(params.y_extent[0]);
+    const int64 image = walk.quotient, channel = group.remainder * params.vectors.value + vector.remainder;
+    left = strip.remainder * kColumns - (kOfPlanes ? 0 : params.before[1] % kStride);
+    window = (left + params.before[1] - kPhase) / kStride - kBefore;
+    inside = 0;
 #pragma unroll
     for (int n = 0; n < kWide; ++n) {
-      const int32 q = window + n;
-      const bool there = is_row && static_cast<uint32>(q) < static_cast<uint32>(params.y_extent[1]);
-      windows[n].load_if(there, dy + (static_cast<int64>(p) * params.dy_step[0] + static_cast<int64>(q) * params.dy_step[1]),
-                         indices + (static_cast<int64>(p) * params.indices_step[0] + static_cast<int64>(q) * params.indices_step[1]));
+      inside |= static_cast<uint32>(static_cast<uint32>(window + n) < static_cast<uint32>(params.y_extent[1])) << n;
     }
+    begin = walk.remainder * params.walk;
+    end = min(begin + params.walk, params.steps);
+    step = max(begin - kReach, -first());
+    const int64 row = first() + step;
+    dy = static_cast<const char*>(params.dy) + image * params.dy_image + channel * params.dy_channel +
+         (row * params.dy_step[0] + static_cast<int64>(window) * dy_column());
+    indices = reinterpret_cast<const char*>(params.indices);
+    if constexpr (kMode == PoolingMode::kIndices) {
+      indices += image * params.indices_image + channel * params.indices_channel +
+                 (row * params.indices_step[0] + static_cast<int64>(window) * indices_column());
+    }
+    output = static_cast<char*>(params.output) + image * params.output_image + channel * params.output_channel +
+             (static_cast<int64>(top_of(begin)) * params.output_step[0] + static_cast<int64>(left) * output_column());
+  }
+
+  // Of planes, columns are known to be neighbours.
+  __device__ __forceinline__ int32 dy_column() const { return kOfPlanes ? static_cast<int32>(sizeof(T)) : params.dy_step[1]; }
+  __device__ __forceinline__ int32 indices_column() const { return kOfPlanes ? static_cast<int32>(sizeof(int32)) : params.indices_step[1]; }
+  __device__ __forceinline__ int32 output_column() const { return kOfPlanes ? static_cast<int32>(sizeof(T)) : params.output_step[1]; }
+
+  // The last row of windows over the rows of step 0, and the first row of dx of a step, which may lie outside.
+  __device__ __forceinline__ int32 first() const { return params.before[0] / kStride; }
+  __device__ __forceinline__ int32 top_of(int32 number) const { return (first() + number) * kStride - params.before[0]; }
+
+  // Ask for the windows over the strip in the next row of windows.
+  __device__ __forceinline__ void load(Window (&windows)[kWide]) {
+    const bool is_row = static_cast<uint32>(first() + step) < static_cast<uint32>(params.y_extent[0]);
+#pragma unroll
+    for (int n = 0; n < kWide; ++n) {
+      windows[n].load_if(is_row && (inside >> n & 1) != 0, dy + n * static_cast<int64>(dy_column()),
+                         indices + n * static_cast<int64>(indices_column()));
+    }
+    dy += params.dy_step[0];
+    if constexpr (kMode == PoolingMode::kIndices) indices += params.indices_step[0];
   }
 
   // One over the places that an average counts along an axis; windows that lie outside pass nothing on.
@@ -114,21 +143,21 @@ struct RollingGradients {
     return C(1) / static_cast<C>(max(places, 1));
   }
 
-  // Add what the windows of row p pass on.
-  __device__ __forceinline__ void take(int32 p, const Window (&windows)[kWide], C (&sums)[kWindow][kColumns][kVector]) const {
-    const int32 top = p * kStride - params.before[0];
+  // Add what the windows of a row pass on.
+  __device__ __forceinline__ void take(const Window (&windows)[kWide], C (&sums)[kWindow][kColumns][kVector]) const {
+    const int32 top = top_of(step);
 #pragma unroll
     for (int n = 0; n < kWide; ++n) {
       C gradient[kVector];
       windows[n].gradient.widen_into(gradient);
       if constexpr (kMode == PoolingMode::kAverage) {
-        const C part = share(0, p) * share(1, window + n);
+        const C part = share(0, first() + step) * share(1, window + n);
 #pragma unroll
         for (int i = 0; i < kVector; ++i) gradient[i] *= part;
       }
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        const int s = c - (n - kReach) * kStride;  // column of the window
+        const int s = kPhase + c - (n - kBefore) * kStride;  // column of the window
         if (s < 0 || s >= kWindow) continue;
 #pragma unroll
         for (int r = 0; r < kWindow; ++r) {
@@ -143,33 +172,45 @@ struct RollingGradients {
     }
   }
 
-  // Blend the sums of a row of dx into their places.
-  __device__ __forceinline__ void write(int32 row, const C (&sums)[kColumns][kVector]) const {
+  // Blend sums, which lie side by side, into their places.
+  template <int kNumber>
+  __device__ __forceinline__ void write(const C (&sums)[kNumber], char* place) const {
+    using Stored = Vector<T, kNumber>;
+    Stored vector{};
+    if (params.blend.beta != 0.0) vector = *reinterpret_cast<const Stored*>(place);
+#pragma unroll
+    for (int i = 0; i < kNumber; ++i) blend_into(params.blend, sums[i], &vector.at[i]);
+    *reinterpret_cast<Stored*>(place) = vector;
+  }
+
+  // The next row of dx, if it is one.
+  __device__ __forceinline__ void write_row(int32 row, const C (&sums)[kColumns][kVector]) {
+    char* const line = output;
+    output += params.output_step[0];
     if (static_cast<uint32>(row) >= static_cast<uint32>(params.x_extent[0])) return;
+    if (kOfPlanes && params.in_pairs != 0) {
+      C pair[kColumns];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) pair[c] = sums[c][0];
+      write(pair, line);
+      return;
+    }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      const int32 column = left + c;
-      if (static_cast<uint32>(column) >= static_cast<uint32>(params.x_extent[1])) continue;
-      using Stored = Vector<T, kVector>;
-      char* const place = output + (static_cast<int64>(row) * params.output_step[0] + static_cast<int64>(column) * params.output_step[1]);
-      Stored vector{};
-      if (params.blend.beta != 0.0) vector = *reinterpret_cast<const Stored*>(place);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) blend_into(params.blend, sums[c][i], &vector.at[i]);
-      *reinterpret_cast<Stored*>(place) = vector;
+      if (static_cast<uint32>(left + c) >= static_cast<uint32>(params.x_extent[1])) continue;
+      write(sums[c], line + c * static_cast<int64>(output_column()));
     }
   }
 
-  __device__ __forceinline__ void roll() const {
+  __device__ __forceinline__ void roll() {
     C sums[kWindow][kColumns][kVector] = {};
-    const int32 first = params.before[0] / kStride;  // the last row of windows over the rows of step 0
-    for (int32 step = max(begin - kReach, -first); step < end; ++step) {
+    for (; step < end; ++step) {
       Window windows[kWide];
-      load(first + step, windows);
-      take(first + step, windows, sums);
+      load(windows);
+      take(windows, sums);
+      if (step >= begin) {
 #pragma unroll
-      for (int r = 0; r < kStride; ++r) {
-        if (step >= begin) write((first + step) * kStride - params.before[0] + r, sums[r]);
+        for (int r = 0; r < kStride; ++r) write_row(top_of(step) + r, sums[r]);
       }
 #pragma unroll
       for (int r = 0; r < kWindow; ++r) {
@@ -183,10 +224,16 @@ struct RollingGradients {
   }
 };
 
-template <typename T, PoolingMode kMode, int kWindow, int kStride, int kColumns>
+template <typename T, PoolingMode kMode, bool kOfPlanes, int kWindow, int kStride, int kColumns>
 __device__ void pooling_rolling_gradients(const RollingGradientsParams& params) {
   const int32 item = static_cast<int32>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (item < params.items) RollingGradients<T, kMode, kWindow, kStride, kColumns>(params, item).roll();
+  if (item >= params.items) return;
+  constexpr int kVector = kOfPlanes ? 1 : 16 / sizeof(T);
+  if (kOfPlanes && kStride == 2 && params.before[1] % 2 != 0) {
+    RollingGradients<T, kMode, kVector, kWindow, kStride, kStride - 1, kColumns>(params, item).roll();
+  } else {
+    RollingGradients<T, kMode, kVector, kWindow, kStride, 0, kColumns>(params, item).roll();
+  }
 }
 
 }  // namespace dnncore

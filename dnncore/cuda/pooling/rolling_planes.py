@@ -1,0 +1,151 @@
+"""Pooling forward by windows of 2 x 2 and 3 x 3 over planes: threads walk down the rows of strips of outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from dnncore.backend import Offer
+from dnncore.cuda.calls import Calls, in_order, kernel_call
+from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate_together, record, small_divisor, struct
+from dnncore.cuda.pooling.problem import (
+    MODES,
+    WALKED_WINDOWS,
+    Geometry,
+    PoolingProblem,
+    mode_of,
+    operands_of,
+    why_not_walked,
+)
+from dnncore.cuda.pooling.vectors import ANYWHERE, steps, where_aligned, whole_pairs, why_no_planes
+from dnncore.cuda.pooling.walks import Walks
+from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.unit import Unit
+from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures
+
+__all__ = ["RollingPlanes"]
+
+_THREADS = 128
+_COLUMNS = 2
+"""Of outputs, of a strip."""
+
+_DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+
+_RESIDENT = 1280
+"""Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]."""
+
+_MOST_ROWS = 14
+"""Of a walk where not all threads have a place at once. Each walk loads up to two rows that the one above it has loaded, too."""
+
+_OF_MEMORY_RATE = {2: 0.5, 4: 0.7}
+"""By the bytes of an element. Estimated, not measured on a GPU."""
+
+_PARAMS = struct(
+    *BLEND,
+    ("x", ADDRESS),
+    ("output", ADDRESS),
+    ("indices", ADDRESS),
+    ("x_plane", "<i8", 2),
+    ("output_plane", "<i8", 2),
+    ("indices_plane", "<i8", 2),
+    ("x_row", "<i4"),
+    ("output_row", "<i4"),
+    ("indices_row", "<i4"),
+    ("x_extent", "<i4", 2),
+    ("y_extent", "<i4", 2),
+    ("before", "<i4", 2),
+    ("counted_low", "<i4", 2),
+    ("counted_high", "<i4", 2),
+    ("strips", SMALL_DIVISOR),
+    ("channels", SMALL_DIVISOR),
+    ("walks", SMALL_DIVISOR),
+    ("walk", "<i4"),
+    ("items", "<i4"),
+    ("in_pairs", "<i4"),
+    ("propagates_nan", "<i4"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RollingPlanes:
+    """Forward, channels outermost. Immutable."""
+
+    name: str = "rolling_planes"
+
+    def offer(self, problem: PoolingProblem, figures: DeviceFigures) -> Offer | str:
+        """See `backend.Algorithm`."""
+        tensors = (*problem.inputs, *problem.outputs[::-1])
+        if (reason := why_not_walked(problem) or why_no_planes(problem, tensors, _DTYPES, tuple(MODES))) is not None:
+            return reason
+        anywhere = ANYWHERE.offer(problem, figures)
+        if isinstance(anywhere, str):
+            return anywhere
+        walks = _walks(problem, figures)
+        if (reason := walks.why_not(_THREADS)) is not None:
+            return reason
+        rate = _OF_MEMORY_RATE[problem.outputs[0].dtype.itemsize]
+        seconds = operand_bytes(problem) / (figures.bytes_per_second * rate)
+        return Offer(figures.launch_seconds + seconds, partial(_prepare, problem, walks, anywhere, figures))
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each mode, window and dtype; where addresses are not aligned, those of planar pooling."""
+        kernels = (unit for dtype in _DTYPES for window in WALKED_WINDOWS for unit in _units(dtype, window).values())
+        return (*kernels, *ANYWHERE.units())
+
+
+def _walks(problem: PoolingProblem, figures: DeviceFigures) -> Walks:
+    return Walks.of(
+        problem.outputs[0].shape,
+        None,
+        columns=_COLUMNS,
+        at_once=1,
+        most=_MOST_ROWS,
+        resident=figures.multiprocessors * _RESIDENT,
+    )
+
+
+def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: DeviceFigures) -> Calls:
+    pooling, geometry, fields = problem.pooling, Geometry.of(problem), operands_of(problem).fields
+    in_pairs = all(whole_pairs(tensor) for tensor in problem.outputs)
+    params = record(
+        _PARAMS,
+        x_extent=geometry.x,
+        y_extent=geometry.y,
+        before=tuple(before for before, _ in pooling.padding),
+        counted_low=geometry.counted_low,
+        counted_high=geometry.counted_high,
+        strips=small_divisor(walks.strips),
+        channels=small_divisor(walks.groups),
+        walks=small_divisor(walks.walks),
+        walk=walks.walk,
+        items=walks.items,
+        in_pairs=in_pairs,
+        propagates_nan=pooling.propagate_nan,
+    )
+    for name, tensor in zip(fields, (*problem.inputs, *problem.outputs), strict=True):
+        params[f"{name}_plane"] = tensor.strides[:2]
+        params[f"{name}_row"] = steps(tensor)[0]
+    unit = _units(problem.outputs[0].dtype, (pooling.window[0], pooling.stride[0]))[mode_of(problem)]
+    blocks = -(-walks.items // _THREADS)
+    calls = kernel_call(unit, blocks, _THREADS, params, in_order(*fields), starts_early=figures.starts_early)
+    if not in_pairs:
+        return calls
+    pairs = {operand: _COLUMNS * tensor.dtype.itemsize for operand, tensor in enumerate(problem.outputs, 1)}
+    return where_aligned(calls, anywhere.prepare(), pairs)
+
+
+def _units(dtype: DType, window: tuple[int, int]) -> dict[str, Unit]:
+    """By mode; those of a dtype and a window share a source."""
+    (extent, stride), element = window, c_type(dtype)
+    entries = {
+        mode: f"pooling_forward_rolling_planes_{mode}_{element}_{extent}x{extent}_stride_{stride}" for mode in MODES
+    }
+    functions = {
+        entry: f"pooling_rolling_planes<{element}, PoolingMode::{MODES[mode]}, {extent}, {stride}, {_COLUMNS}>"
+        for mode, entry in entries.items()
+    }
+    units = generate_together(
+        "dnncore/pooling_rolling_planes.cuh", functions, "RollingPlanesParams", _PARAMS, _THREADS, starts_early=True
+    )
+    return {mode: units[entry] for mode, entry in entries.items()}
