@@ -46,7 +46,7 @@ _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
 _READ_AND_WRITTEN = ("dy", "indices", "output")
 
-_RESIDENT, _RESIDENT_OF_PLANES = 512, 1280
+_RESIDENT, _RESIDENT_OF_PLANES = 512, 1152
 """Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]."""
 
 _MOST_STEPS = 14

@@ -32,7 +32,7 @@ _COLUMNS = 2
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
-_RESIDENT = 1280
+_RESIDENT = 1024
 """Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]."""
 
 _MOST_ROWS = 14

@@ -124,9 +124,9 @@ struct RollingGradients {
   __device__ __forceinline__ int32 first() const { return params.before[0] / kStride; }
   __device__ __forceinline__ int32 top_of(int32 number) const { return (first() + number) * kStride - params.before[0]; }
 
-  // Ask for the windows over the strip in the next row of windows.
-  __device__ __forceinline__ void load(Window (&windows)[kWide]) {
-    const bool is_row = static_cast<uint32>(first() + step) < static_cast<uint32>(params.y_extent[0]);
+  // Ask for the windows over the strip in the next row of windows, which a step is for.
+  __device__ __forceinline__ void load(Window (&windows)[kWide], int32 number) {
+    const bool is_row = number < end && static_cast<uint32>(first() + number) < static_cast<uint32>(params.y_extent[0]);
 #pragma unroll
     for (int n = 0; n < kWide; ++n) {
       windows[n].load_if(is_row && (inside >> n & 1) != 0, dy + n * static_cast<int64>(dy_column()),
@@ -204,9 +204,16 @@ struct RollingGradients {
 
   __device__ __forceinline__ void roll() {
     C sums[kWindow][kColumns][kVector] = {};
+    Window windows[kWide], next[kWide];
+    if (kOfPlanes) load(next, step);
     for (; step < end; ++step) {
-      Window windows[kWide];
-      load(windows);
+      if constexpr (kOfPlanes) {  // a step's loads are few: those of the next one are under way, too
+#pragma unroll
+        for (int n = 0; n < kWide; ++n) windows[n] = next[n];
+        load(next, step + 1);
+      } else {
+        load(windows, step);
+      }
       take(windows, sums);
       if (step >= begin) {
 #pragma unroll

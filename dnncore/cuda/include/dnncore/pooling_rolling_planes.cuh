@@ -14,6 +14,7 @@
 
 #include "dnncore/common/loaded.cuh"
 #include "dnncore/pooling_mode.cuh"
+#include "dnncore/ptx/packed_extremum.cuh"
 
 namespace dnncore {
 
@@ -44,7 +45,7 @@ struct RollingPlanesParams {
 };
 
 // What windows have in some of their places: the maximum, and where it is, or the sum.
-template <typename T, PoolingMode kMode>
+template <typename T, PoolingMode kMode, bool kPropagatesNan>
 struct InWindow {
   using C = Compute<T>;
   static constexpr bool kKeepsPlaces = kMode == PoolingMode::kIndices;
@@ -53,21 +54,24 @@ struct InWindow {
 
   __device__ __forceinline__ static InWindow nothing() { return {kMode == PoolingMode::kAverage ? C(0) : -C(INFINITY), 0}; }
   // With places that come behind its own.
-  __device__ __forceinline__ void join(const InWindow& next, bool propagates_nan) {
+  __device__ __forceinline__ void join(const InWindow& next) {
     if constexpr (kMode == PoolingMode::kAverage) {
       value += next.value;
-    } else {
-      const bool is_larger = exceeds(next.value, value, propagates_nan);
+    } else if constexpr (kKeepsPlaces) {
+      // As `exceeds` has it, by one comparison fewer: what is neither larger nor smaller nor equal is NaN.
+      const bool is_larger = kPropagatesNan ? !(next.value <= value) && value == value : next.value > value;
       value = is_larger ? next.value : value;
-      if constexpr (kKeepsPlaces) place = is_larger ? next.place : place;
+      place = is_larger ? next.place : place;
+    } else {
+      value = kPropagatesNan ? larger_f32(value, next.value) : larger_number_f32(value, next.value);
     }
   }
 };
 
-template <typename T, PoolingMode kMode, int kWindow, int kStride, int kColumns>
+template <typename T, PoolingMode kMode, bool kPropagatesNan, int kWindow, int kStride, int kColumns>
 struct RollingPlanes {
   using C = Compute<T>;
-  using Part = InWindow<T, kMode>;
+  using Part = InWindow<T, kMode, kPropagatesNan>;
   static constexpr int kWide = (kColumns - 1) * kStride + kWindow;
   static constexpr int kKept = kWindow > kStride ? kWindow - kStride : 0;  // rows of x that the next windows see, too
   static constexpr int kNew = kWindow - kKept;
@@ -109,12 +113,12 @@ struct RollingPlanes {
     }
   }
 
-  // Ask for the strip's places in so many rows of x.
+  // Ask for the strip's places in so many rows of x, if they are wanted.
   template <int kRows>
-  __device__ __forceinline__ void load(LoadedOne<T> (&places)[kRows][kWide]) {
+  __device__ __forceinline__ void load(LoadedOne<T> (&places)[kRows][kWide], int32 from, bool wanted = true) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const bool is_row = static_cast<uint32>(row + r) < static_cast<uint32>(params.x_extent[0]);
+      const bool is_row = wanted && static_cast<uint32>(from + r) < static_cast<uint32>(params.x_extent[0]);
 #pragma unroll
       for (int s = 0; s < kWide; ++s) {
         places[r][s] = LoadedOne<T>::of(narrow<T>(Part::nothing().value));
@@ -132,7 +136,7 @@ struct RollingPlanes {
       windows[n] = Part::nothing();  // which NaN that does not count leaves as it is
 #pragma unroll
       for (int s = 0; s < kWindow; ++s) {
-        windows[n].join({places[n * kStride + s].widened(), place + n * kStride + s}, params.propagates_nan != 0);
+        windows[n].join({places[n * kStride + s].widened(), place + n * kStride + s});
       }
     }
   }
@@ -175,18 +179,23 @@ struct RollingPlanes {
   }
 
   __device__ __forceinline__ void roll() {
-    const bool propagates = params.propagates_nan != 0;
     Part kept[kKept + 1][kColumns];  // an array needs some extent
     if constexpr (kKept > 0) {
       LoadedOne<T> places[kKept][kWide];
-      load(places);
+      load(places, row);
 #pragma unroll
       for (int r = 0; r < kKept; ++r) across(places[r], row + r, kept[r]);
       row += kKept;
     }
+    LoadedOne<T> places[kNew][kWide], next[kNew][kWide];
+    load(next, row);
     for (int32 output_row = begin; output_row < end; ++output_row) {
-      LoadedOne<T> places[kNew][kWide];
-      load(places);
+#pragma unroll
+      for (int r = 0; r < kNew; ++r) {
+#pragma unroll
+        for (int s = 0; s < kWide; ++s) places[r][s] = next[r][s];
+      }
+      load(next, row + kNew, output_row + 1 < end);  // under way while these are looked at
       Part rows[kNew][kColumns], windows[kColumns];
 #pragma unroll
       for (int r = 0; r < kNew; ++r) across(places[r], row + r, rows[r]);
@@ -197,7 +206,7 @@ struct RollingPlanes {
         windows[n] = Part::nothing();
         windows[n].place = top + max(left + n * kStride, 0);  // of a window of minus infinities: its first place inside
 #pragma unroll
-        for (int r = 0; r < kWindow; ++r) windows[n].join(r < kKept ? kept[r][n] : rows[r - kKept][n], propagates);
+        for (int r = 0; r < kWindow; ++r) windows[n].join(r < kKept ? kept[r][n] : rows[r - kKept][n]);
       }
       write(output_row, windows);
 #pragma unroll
@@ -212,7 +221,12 @@ struct RollingPlanes {
 template <typename T, PoolingMode kMode, int kWindow, int kStride, int kColumns>
 __device__ void pooling_rolling_planes(const RollingPlanesParams& params) {
   const int32 item = static_cast<int32>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (item < params.items) RollingPlanes<T, kMode, kWindow, kStride, kColumns>(params, item).roll();
+  if (item >= params.items) return;
+  if (kMode != PoolingMode::kAverage && params.propagates_nan != 0) {
+    RollingPlanes<T, kMode, true, kWindow, kStride, kColumns>(params, item).roll();
+  } else {
+    RollingPlanes<T, kMode, false, kWindow, kStride, kColumns>(params, item).roll();
+  }
 }
 
 }  // namespace dnncore
