@@ -43,8 +43,8 @@ over an edge of the tile are worked out twice."""
 _SHARED_BYTES = 48 * 1024
 _PLACE_BYTES = 4
 
-_OF_MEMORY_RATE = {"forward": 0.7, "backward": 0.5}
-"""Of the memory rate [measured on an H200: windows of 2 x 2 and 3 x 3 over 64 x 64 x 112 x 112, fp32]."""
+_OF_MEMORY_RATE, _OF_MEMORY_RATE_NARROW = {"forward": 0.7, "backward": 0.5}, {"forward": 0.5, "backward": 0.5}
+"""Of the memory rate [measured on an H200: windows of 2 x 2 and 3 x 3 over 64 x 64 x 112 x 112, fp32; of 16 bits]."""
 
 _UNROLLED = (((2, 2), (2, 2)), ((3, 3), (2, 2)))
 """Windows and strides of those that the kernel unrolls, with all loads under way at once; PlanarWindow in pooling_tiles.cuh."""
@@ -54,10 +54,13 @@ _OF_MEMORY_RATE_INTERLEAVED, _OF_MEMORY_RATE_INTERLEAVED_ONE_BY_ONE = 0.59, 0.06
 indices, fp16; 3 x 3 in fp32 reach 0.79], and by others, whose loads wait for each other [averages of 7 x 7 over 2048 channels,
 fp16]."""
 
-_WINDOW_PLACE, _WINDOW_PLACE_INTERLEAVED, _GRADIENT, _GRADIENT_ONE_BY_ONE = 20, 27, 130, 430
-"""Multiply-adds in whose time a place of a window is looked at forward, also where channels are innermost, and an element of dx
-gathered backward [measured likewise, fp16; 3 x 3 with indices in both fp16 and fp32], also from windows that are not unrolled
-[GoogLeNet's with stride 1 at batch 128, channels innermost]."""
+_WINDOW_PLACE, _WINDOW_PLACE_ONE_BY_ONE, _WINDOW_PLACE_INTERLEAVED = 26, 65, 27
+"""Multiply-adds in whose time a place of a window is looked at forward, of windows that are not unrolled, and where channels are
+innermost [measured likewise, fp16; GoogLeNet's with stride 1 at batch 64; 3 x 3 with indices in both fp16 and fp32]."""
+
+_GRADIENT, _GRADIENT_ONE_BY_ONE = 130, 430
+"""The same of an element of dx gathered backward, also from windows that are not unrolled [measured likewise; GoogLeNet's with
+stride 1 at batch 128, channels innermost]."""
 
 _PLANE_VIEW = struct(("image", "<i8"), ("channel", "<i8"), ("row", "<i4"), ("column", "<i4"))
 _TILE_SHAPE = struct(("strips", "<i4"), ("fastest", SMALL_DIVISOR), ("middle", SMALL_DIVISOR))
@@ -163,9 +166,11 @@ def _planar(values: tuple[int, ...], fill: int) -> tuple[int, int]:
 def _pace(problem: PoolingProblem) -> tuple[int, float]:
     """Of a forward pass: multiply-adds in whose time it looks at a place of a window, and its share of the memory rate."""
     x, pooling = problem.inputs[0], problem.pooling
+    unrolled = (pooling.window, pooling.stride) in _UNROLLED
     if x.strides[1] != 1 or min(x.shape[1], math.prod(x.shape[2:])) == 1:
-        return _WINDOW_PLACE, _OF_MEMORY_RATE["forward"]
-    if (pooling.window, pooling.stride) in _UNROLLED:
+        rates = _OF_MEMORY_RATE_NARROW if x.dtype.itemsize < 4 else _OF_MEMORY_RATE
+        return _WINDOW_PLACE if unrolled else _WINDOW_PLACE_ONE_BY_ONE, rates["forward"]
+    if unrolled:
         return _WINDOW_PLACE_INTERLEAVED, _OF_MEMORY_RATE_INTERLEAVED
     return _WINDOW_PLACE_INTERLEAVED, _OF_MEMORY_RATE_INTERLEAVED_ONE_BY_ONE
 

@@ -56,8 +56,9 @@ looked at, too."""
 _OF_MEMORY_RATE = {2: 0.72, 4: 0.87}
 """By the bytes of an element [measured on an H200: GoogLeNet's at batch 128, windows of 3 x 3 from indices, channels innermost]."""
 
-_OF_MEMORY_RATE_OF_PLANES = {2: 0.55, 4: 0.75}
-"""Likewise. Estimated, not measured on a GPU."""
+_OF_MEMORY_RATE_OF_PLANES, _ALONE = {2: 0.6, 4: 0.75}, 0.5
+"""The same of planes, and of that, where elements of dx are stored one at a time [measured likewise: ResNet-50's, VGG-16's and
+GoogLeNet's at batch 64, and AlexNet's]."""
 
 _PARAMS = struct(
     *BLEND,
@@ -111,7 +112,10 @@ class RollingGradients:
         if (reason := walks.why_not(_THREADS)) is not None:
             return reason
         moved = sum(tensor.size * tensor.dtype.itemsize for tensor in tensors)
-        rate = (_OF_MEMORY_RATE_OF_PLANES if of_planes else _OF_MEMORY_RATE)[problem.outputs[0].dtype.itemsize]
+        dx = problem.outputs[0]
+        rate = (_OF_MEMORY_RATE_OF_PLANES if of_planes else _OF_MEMORY_RATE)[dx.dtype.itemsize]
+        if of_planes and not whole_pairs(dx):
+            rate *= _ALONE
         seconds = moved / (figures.bytes_per_second * rate)
         prepare = partial(_prepare, problem, walks, anywhere, figures, of_planes=of_planes)
         return Offer(figures.launch_seconds + seconds, prepare)
