@@ -38,6 +38,9 @@ _THREADS = 128
 _PACK_BYTES = 16
 """Most that a thread reads or writes at once; sizeof(Pack<T>) in elementwise.cuh."""
 
+_PACKS_AT_ONCE, _MOST_BLOCKS = 2, 2**31 - 1
+"""Of a thread that takes whole tensors, kPacksAtOnce in elementwise.cuh; and of a launch."""
+
 _SHORT = 16
 """Rows of fewer elements leave much of their last pack empty."""
 
@@ -199,7 +202,7 @@ class Elementwise:
         for i, step in enumerate(strides[:-1]):
             params["views"][i] = view(extents, step)
         blocks = {
-            "contiguous": blocks_for(figures, output.size, _THREADS * width),
+            "contiguous": min(-(-output.size // (_THREADS * width * _PACKS_AT_ONCE)), _MOST_BLOCKS),
             "rows": blocks_for(figures, math.prod(extents[:-1]) * row_packs, _THREADS),
             "strided": blocks_for(figures, output.size, _THREADS),
         }

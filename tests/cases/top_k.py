@@ -19,6 +19,12 @@ SHAPES = (
     ("one-row", (1100,), 0, 2, F16, "NCHW", 1.0, 0.0),
     ("bf16-ties", (2, 700), 1, 4, BF16, "NCHW", 1.0, 0.0),
     ("one-element", (2, 1, 3), 1, 1, F32, "NCHW", 1.0, 0.0),
+    ("of-a-warp", (37, 129), 1, 7, F16, "NCHW", 1.0, 0.0),
+    ("of-a-warp-strided", (5, 33, 3), 1, 32, F32, "gaps", 0.5, 1.0),
+    ("of-a-full-warp", (6, 1024), 1, 32, BF16, "NCHW", 1.0, 0.0),
+    ("fewer-than-lanes", (9, 20), 1, 20, F16, "NCHW", 1.0, 0.0),
+    ("of-a-block", (3, 5000), 1, 5, F16, "NCHW", 1.0, 0.0),
+    ("of-a-block-longer-than-it-keeps", (2, 9001), 1, 9, F32, "NCHW", -1.0, 0.5),
     ("none-wanted", (2, 3), 1, 0, F32, "NCHW", 1.0, 0.0),
     ("no-rows", (0, 3), 1, 2, F32, "NCHW", 1.0, 0.0),
 )

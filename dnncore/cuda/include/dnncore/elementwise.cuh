@@ -353,6 +353,8 @@ __device__ void elementwise_rows(const ElementwiseParams& params) {
   }
 }
 
+constexpr int kPacksAtOnce = 2;  // of a thread that takes whole tensors; _PACKS_AT_ONCE in elementwise.py
+
 // All tensors are in one piece and in the same order: 16 bytes at a time where every address allows it.
 template <typename T, typename Function>
 __device__ void elementwise_contiguous(const ElementwiseParams& params) {
@@ -369,8 +371,6 @@ __device__ void elementwise_contiguous(const ElementwiseParams& params) {
   const int64 packs = is_aligned ? params.size / kWidth : 0;
   const bool reads_output = params.blend.beta != 0.0;
   const Function function(params.settings);
-  // The inputs of the next pack are on their way while this one is computed; they lie elsewhere even where an input is
-  // the output.
   struct Taken {
     FirstPack<T, Function> first{};
     Pack<T> second{}, third{}, result{};
@@ -384,15 +384,23 @@ __device__ void elementwise_contiguous(const ElementwiseParams& params) {
     if (reads_output) taken.result = reinterpret_cast<const Pack<T>*>(output)[pack];
     return taken;
   };
-  Taken next = take(grid_index());
-  for (int64 pack = grid_index(); pack < packs; pack += grid_size()) {
-    Taken now = next;
-    next = take(pack + grid_size());
-    Compute<T> values[kWidth];
-    evaluate<T>(function, now.first.at, now.second.lanes, now.third.lanes, values);
+  // A thread has all its packs of a tile under way before it looks at the first. Blocks take tiles in their order, most of them one, so
+  // that all together go through memory from its beginning to its end.
+  const int64 tile = static_cast<int64>(blockDim.x) * kPacksAtOnce;
+  for (int64 begin = blockIdx.x * tile + threadIdx.x; begin < packs; begin += gridDim.x * tile) {
+    Taken taken[kPacksAtOnce];
 #pragma unroll
-    for (int lane = 0; lane < kWidth; ++lane) blend_into(params.blend, values[lane], &now.result.lanes[lane]);
-    reinterpret_cast<Pack<T>*>(output)[pack] = now.result;
+    for (int k = 0; k < kPacksAtOnce; ++k) taken[k] = take(begin + k * static_cast<int64>(blockDim.x));
+#pragma unroll
+    for (int k = 0; k < kPacksAtOnce; ++k) {
+      const int64 pack = begin + k * static_cast<int64>(blockDim.x);
+      if (pack >= packs) break;
+      Compute<T> values[kWidth];
+      evaluate<T>(function, taken[k].first.at, taken[k].second.lanes, taken[k].third.lanes, values);
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) blend_into(params.blend, values[lane], &taken[k].result.lanes[lane]);
+      reinterpret_cast<Pack<T>*>(output)[pack] = taken[k].result;
+    }
   }
   for (int64 index = packs * kWidth + grid_index(); index < params.size; index += grid_size()) {
     evaluate_at<T>(params, function, a + index, b + index, c + index, output + index);

@@ -14,7 +14,7 @@
 
 #include "dnncore/common/loaded.cuh"
 #include "dnncore/pooling_mode.cuh"
-#include "dnncore/ptx/packed_extremum.cuh"
+#include "dnncore/ptx/extremum.cuh"
 
 namespace dnncore {
 
@@ -63,7 +63,7 @@ struct InWindow {
       value = is_larger ? next.value : value;
       place = is_larger ? next.place : place;
     } else {
-      value = kPropagatesNan ? larger_f32(value, next.value) : larger_number_f32(value, next.value);
+      value = kPropagatesNan ? larger(value, next.value) : fmaxf(value, next.value);
     }
   }
 };

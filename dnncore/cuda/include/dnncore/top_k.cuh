@@ -52,11 +52,12 @@ __device__ __forceinline__ Ranked<C> first_of(Ranked<C> a, Ranked<C> b) {
   return precedes(b, a) ? b : a;
 }
 
-// The first of this thread's elements behind `last`; of all of them where that is none.
+// The first of this thread's elements, `threads` apart, behind `last`; of all of them where that is none.
 template <typename T>
-__device__ __forceinline__ Ranked<Compute<T>> next_of_mine(const TopKParams& params, const T* x, Ranked<Compute<T>> last) {
+__device__ __forceinline__ Ranked<Compute<T>> next_of_mine(
+    const TopKParams& params, const T* x, Ranked<Compute<T>> last, int thread, int threads) {
   Ranked<Compute<T>> best = {Compute<T>(0), -1};
-  for (int64 i = threadIdx.x; i < params.length; i += blockDim.x) {
+  for (int64 i = thread; i < params.length; i += threads) {
     const Ranked<Compute<T>> mine = {widen(x[i * params.x_step]), static_cast<int32>(i)};
     if (last.index < 0 || precedes(last, mine)) best = first_of(best, mine);
   }
@@ -83,7 +84,7 @@ __device__ void top_k(const TopKParams& params) {
     const T* const x = static_cast<const T*>(params.x) + offset_of(params.x_view, row);
     T* const values = static_cast<T*>(params.values) + offset_of(params.values_view, row);
     int32* const indices = params.indices + offset_of(params.indices_view, row);
-    Ranked<C> mine = next_of_mine(params, x, Ranked<C>{C(0), -1});
+    Ranked<C> mine = next_of_mine(params, x, Ranked<C>{C(0), -1}, threadIdx.x, blockDim.x);
     for (int64 place = 0; place < params.count; ++place) {
       const Ranked<C> of_warp = first_of_warp(mine);
       __syncthreads();  // every warp has read what the round before left
@@ -94,7 +95,7 @@ __device__ void top_k(const TopKParams& params) {
         blend_into(params.blend, best.value, values + place * params.values_step);
         indices[place * params.indices_step] = best.index;
       }
-      if (mine.index == best.index) mine = next_of_mine(params, x, best);
+      if (mine.index == best.index) mine = next_of_mine(params, x, best, threadIdx.x, blockDim.x);
     }
   }
 }

@@ -1,4 +1,4 @@
-// The larger ones of two packed halves each, or of two floats, by one instruction (PTX ISA, 9.7.4.8 and 9.7.3.13 max). `larger` is NaN where one of the two is;
+// The larger ones of two packed halves each, by one instruction (PTX ISA, 9.7.4.8 max). `larger` is NaN where one of the two is;
 // `larger_number` is the other one then, and NaN only where both are. Of 0 and -0 the larger one is 0.
 #pragma once
 
@@ -29,13 +29,5 @@ __device__ __forceinline__ std::uint32_t larger_number_bf16x2(std::uint32_t a, s
   asm("max.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
   return result;
 }
-
-__device__ __forceinline__ float larger_f32(float a, float b) {
-  float result;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-}
-
-__device__ __forceinline__ float larger_number_f32(float a, float b) { return fmaxf(a, b); }
 
 }  // namespace dnncore
