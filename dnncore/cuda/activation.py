@@ -26,5 +26,5 @@ def _settings(problem: ActivationForwardProblem | ActivationBackwardProblem) -> 
     return coefficient, 0.0, mode
 
 
-FORWARD = elementwise(Function("ActivationForward", settings=_settings))
-BACKWARD = elementwise(Function("ActivationBackward", settings=_settings))
+FORWARD = elementwise(Function("ActivationForward", settings=_settings, computes=True))
+BACKWARD = elementwise(Function("ActivationBackward", settings=_settings, computes=True))

@@ -38,8 +38,8 @@ _THREADS = 128
 _PACK_BYTES = 16
 """Most that a thread reads or writes at once; sizeof(Pack<T>) in elementwise.cuh."""
 
-_PACKS_AT_ONCE, _MOST_BLOCKS = 2, 2**31 - 1
-"""Of a thread that takes whole tensors, kPacksAtOnce in elementwise.cuh; and of a launch."""
+_MOST_BLOCKS = 2**31 - 1
+"""Of a launch."""
 
 _SHORT = 16
 """Rows of fewer elements leave much of their last pack empty."""
@@ -117,6 +117,7 @@ class Function:
         settings: What a problem sets: two numbers and a mode, whose meaning the function knows.
         refuses: The reason why it does not solve a problem; None where it does.
         is_conditional: Whether its first input is BOOL, whatever the others are.
+        computes: Whether there is more to compute than to load; kComputes there.
     """
 
     name: str
@@ -124,6 +125,11 @@ class Function:
     settings: Callable[[Any], tuple[float, float, int]] = lambda _: (0.0, 0.0, 0)
     refuses: Callable[[Any], str | None] = lambda _: None
     is_conditional: bool = False
+    computes: bool = False
+
+    def packs_at_once(self, dtype: DType) -> int:
+        """Of a thread that takes whole tensors; kPacksAtOnce there."""
+        return 2 if dtype.itemsize >= 4 and not self.computes else 1
 
     def unit(self, kernel: str, dtype: DType) -> Unit:
         """The unit of one of its kernels; all of a dtype are compiled together."""
@@ -202,7 +208,9 @@ class Elementwise:
         for i, step in enumerate(strides[:-1]):
             params["views"][i] = view(extents, step)
         blocks = {
-            "contiguous": min(-(-output.size // (_THREADS * width * _PACKS_AT_ONCE)), _MOST_BLOCKS),
+            "contiguous": min(
+                -(-output.size // (_THREADS * width * self.function.packs_at_once(output.dtype))), _MOST_BLOCKS
+            ),
             "rows": blocks_for(figures, math.prod(extents[:-1]) * row_packs, _THREADS),
             "strided": blocks_for(figures, output.size, _THREADS),
         }

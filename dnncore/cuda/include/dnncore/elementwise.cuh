@@ -73,6 +73,7 @@ struct Stored {};
 // Functions. Each says how many inputs it takes, and which of them its settings need; the others are zeros.
 struct One {
   static constexpr int kInputs = 0;
+  static constexpr bool kComputes = false;
   explicit __device__ One(const Settings&) {}
   __device__ __forceinline__ bool needs(int) const { return true; }
   template <typename T, typename C, int kLanes>
@@ -86,6 +87,7 @@ struct One {
 
 struct Copy {
   static constexpr int kInputs = 1;
+  static constexpr bool kComputes = false;
   explicit __device__ Copy(const Settings&) {}
   __device__ __forceinline__ bool needs(int) const { return true; }
   template <typename T, typename C, int kLanes>
@@ -100,6 +102,7 @@ struct Copy {
 // mode is a UnaryOperator.
 struct Unary {
   static constexpr int kInputs = 1;
+  static constexpr bool kComputes = false;
   UnaryOperator chosen;
   explicit __device__ Unary(const Settings& given) : chosen(static_cast<UnaryOperator>(given.mode)) {}
 
@@ -136,6 +139,7 @@ struct Unary {
 // operator(first * a, second * b), mode being a BinaryOperator. A minimum or maximum with NaN is NaN.
 struct Binary {
   static constexpr int kInputs = 2;
+  static constexpr bool kComputes = false;
   Settings settings;
   explicit __device__ Binary(const Settings& given) : settings(given) {}
 
@@ -163,6 +167,7 @@ struct Binary {
 // The second input where the first, a condition, is not 0, else the third.
 struct Where {
   static constexpr int kInputs = 3;
+  static constexpr bool kComputes = false;
   explicit __device__ Where(const Settings&) {}
   __device__ __forceinline__ bool needs(int) const { return true; }
   template <typename T, typename C, int kLanes>
@@ -176,6 +181,7 @@ struct Where {
 
 struct ActivationForward {
   static constexpr int kInputs = 1;
+  static constexpr bool kComputes = true;
   Activation activation;
   explicit __device__ ActivationForward(const Settings& given)
       : activation{given.first, static_cast<ActivationMode>(given.mode)} {}
@@ -195,6 +201,7 @@ struct ActivationForward {
 // Takes y, dy and x. Where the slope is 0 the gradient is 0, whatever dy is.
 struct ActivationBackward {
   static constexpr int kInputs = 3;
+  static constexpr bool kComputes = true;
   Activation activation;
   explicit __device__ ActivationBackward(const Settings& given)
       : activation{given.first, static_cast<ActivationMode>(given.mode)} {}
@@ -353,7 +360,10 @@ __device__ void elementwise_rows(const ElementwiseParams& params) {
   }
 }
 
-constexpr int kPacksAtOnce = 2;  // of a thread that takes whole tensors; _PACKS_AT_ONCE in elementwise.py
+// Of a thread that takes whole tensors; `packs_at_once` in elementwise.py. Where there is more to compute than to load, more threads do
+// better than more packs.
+template <typename T, typename Function>
+constexpr int kPacksAtOnce = sizeof(T) >= 4 && !Function::kComputes ? 2 : 1;
 
 // All tensors are in one piece and in the same order: 16 bytes at a time where every address allows it.
 template <typename T, typename Function>
@@ -386,13 +396,14 @@ __device__ void elementwise_contiguous(const ElementwiseParams& params) {
   };
   // A thread has all its packs of a tile under way before it looks at the first. Blocks take tiles in their order, most of them one, so
   // that all together go through memory from its beginning to its end.
-  const int64 tile = static_cast<int64>(blockDim.x) * kPacksAtOnce;
+  constexpr int kAtOnce = kPacksAtOnce<T, Function>;
+  const int64 tile = static_cast<int64>(blockDim.x) * kAtOnce;
   for (int64 begin = blockIdx.x * tile + threadIdx.x; begin < packs; begin += gridDim.x * tile) {
-    Taken taken[kPacksAtOnce];
+    Taken taken[kAtOnce];
 #pragma unroll
-    for (int k = 0; k < kPacksAtOnce; ++k) taken[k] = take(begin + k * static_cast<int64>(blockDim.x));
+    for (int k = 0; k < kAtOnce; ++k) taken[k] = take(begin + k * static_cast<int64>(blockDim.x));
 #pragma unroll
-    for (int k = 0; k < kPacksAtOnce; ++k) {
+    for (int k = 0; k < kAtOnce; ++k) {
       const int64 pack = begin + k * static_cast<int64>(blockDim.x);
       if (pack >= packs) break;
       Compute<T> values[kWidth];
