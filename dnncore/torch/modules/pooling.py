@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from dnncore.descriptors import PoolingDescriptor, PoolingMode
 from dnncore.torch.functions import pooling
-from dnncore.torch.modules.layer import Layer, ours, remembered
+from dnncore.torch.modules.layer import Layer, Link, Linked, ours, remembered
 
 __all__ = ["MODULES"]
 
@@ -36,17 +37,17 @@ def _descriptor(
 class _Pooling(Layer):
     """What the modules share: a batch dimension for inputs without one."""
 
-    _ndim: ClassVar[int]
+    spatial_ndim: ClassVar[int]
 
     def compute(self: Any, x: Tensor) -> Tensor:
-        if x.dim() == self._ndim + 1:
+        if x.dim() == self.spatial_ndim + 1:
             pooled: Tensor = self._pooled(x.unsqueeze(0)).squeeze(0)
             return pooled
         result: Tensor = self._pooled(x)
         return result
 
 
-class _MaxPooling(_Pooling):
+class _MaxPooling(_Pooling, Linked):
     @staticmethod
     def why_not(module: Any) -> str | None:
         if module.return_indices:
@@ -54,8 +55,14 @@ class _MaxPooling(_Pooling):
         return None if set(_each(module.dilation, 1)) == {1} else f"dilation {module.dilation}"
 
     def _pooled(self: Any, x: Tensor) -> Tensor:
-        settings = (self.kernel_size, self.stride, self.padding, self.ceil_mode)
-        return pooling.max_pool(x, _descriptor(PoolingMode.MAX, self._ndim, *settings))
+        return pooling.max_pool(x, self._settings())
+
+    def link(self: Any, relu: bool, dtype: torch.dtype) -> Link | None:  # noqa: ARG002 (of any)
+        """As `compute`; a ReLU it does not take."""
+        return None if relu else ((pooling.MAXIMUM_LINK, self._settings()), (), (), None)
+
+    def _settings(self: Any) -> PoolingDescriptor:
+        return _descriptor(PoolingMode.MAX, self.spatial_ndim, self.kernel_size, self.stride, self.padding, self.ceil_mode)
 
 
 class _AveragePooling(_Pooling):
@@ -67,7 +74,7 @@ class _AveragePooling(_Pooling):
     def _pooled(self: Any, x: Tensor) -> Tensor:
         mode = PoolingMode.AVERAGE_INCLUDE_PADDING if self.count_include_pad else PoolingMode.AVERAGE_EXCLUDE_PADDING
         settings = (self.kernel_size, self.stride, self.padding, self.ceil_mode)
-        return pooling.avg_pool(x, _descriptor(mode, self._ndim, *settings))
+        return pooling.avg_pool(x, _descriptor(mode, self.spatial_ndim, *settings))
 
 
 class _AdaptiveAveragePooling(_Pooling):
@@ -76,7 +83,7 @@ class _AdaptiveAveragePooling(_Pooling):
         return f"output_size {module.output_size}" if 0 in _each(module.output_size, 1) else None
 
     def _pooled(self: Any, x: Tensor) -> Tensor:
-        return pooling.adaptive_avg_pool(x, _each(self.output_size, self._ndim))
+        return pooling.adaptive_avg_pool(x, _each(self.output_size, self.spatial_ndim))
 
 
 class _AdaptiveMaxPooling(_Pooling):
@@ -85,7 +92,7 @@ class _AdaptiveMaxPooling(_Pooling):
         return "return_indices" if module.return_indices else _AdaptiveAveragePooling.why_not(module)
 
     def _pooled(self: Any, x: Tensor) -> Tensor:
-        return pooling.adaptive_max_pool(x, _each(self.output_size, self._ndim))
+        return pooling.adaptive_max_pool(x, _each(self.output_size, self.spatial_ndim))
 
 
 _BEHAVIOURS: dict[type[nn.Module], tuple[type[Layer], int]] = {
@@ -102,4 +109,4 @@ _BEHAVIOURS: dict[type[nn.Module], tuple[type[Layer], int]] = {
     nn.AdaptiveMaxPool2d: (_AdaptiveMaxPooling, 2),
     nn.AdaptiveMaxPool3d: (_AdaptiveMaxPooling, 3),
 }
-MODULES = {theirs: ours(theirs, behaviour, _ndim=ndim) for theirs, (behaviour, ndim) in _BEHAVIOURS.items()}
+MODULES = {theirs: ours(theirs, behaviour, spatial_ndim=ndim) for theirs, (behaviour, ndim) in _BEHAVIOURS.items()}

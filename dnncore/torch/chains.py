@@ -1,0 +1,341 @@
+"""Layers that a module calls one behind the other, made one operation in training: which they are, and whether they still are that.
+
+    conv -> bn -> relu -> conv -> bn -> add -> relu     one operation forward and one backward, one node of autograd's graph
+
+They are found in what `torch.fx` recorded of the module's forward: runs of convolutions, batch normalisations and maximum pooling,
+with their ReLUs and sums, of whose results none but the last is read by others. What is there at a call decides how it is made:
+layer by layer wherever a hook has come, a module been replaced, no gradient is wanted or a batch normalisation is in evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from dnncore.torch.functions.chain import Chain, Wiring
+from dnncore.torch.functions.formats import autocast_for, maybe_autocast, wants_gradient
+from dnncore.torch.functions.link import NotLinkedError
+from dnncore.torch.graph_breaks import breaks_graph
+from dnncore.torch.layer_relu import RELU_MODULES, layer_relu
+from dnncore.torch.modules.layer import Linked, all_are_watched, is_watched_itself
+
+__all__ = ["join"]
+
+_Path = tuple[str, ...]
+"""Of a module among another's: the name of a child, and perhaps of that one's."""
+
+_grad_is_enabled = torch.is_grad_enabled
+_add_to_each = torch._foreach_add_
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """A layer of a chain, or a module that holds some, as it is called. Immutable.
+
+    Args:
+        module: Which of the chain's modules.
+        relu: Whether a ReLU follows.
+        relu_module: Which of the modules that is; None for a function.
+        reads: Values, by their numbers: x, and a residual. The chain's inputs come first, then what each call gives.
+    """
+
+    module: int
+    relu: bool
+    relu_module: int | None
+    reads: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A module of a chain as it was when its forward was read. Immutable.
+
+    Args:
+        path: Among the children of the module whose forward that is.
+        kind: Its class.
+        num_children: That it had.
+    """
+
+    path: _Path
+    kind: type
+    num_children: int
+
+    def among(self, children: Mapping[str, nn.Module]) -> nn.Module | None:
+        """The module that is there now, if there is one."""
+        module = children.get(self.path[0])
+        return module._modules.get(self.path[1]) if len(self.path) > 1 and module is not None else module
+
+
+class _Joined:
+    """A chain of a module's. Thread-safe.
+
+    Args:
+        modules: What is called, and what holds some of that.
+        layers: In their order.
+        calls: The calls that there were: one for all that a module holds.
+        num_inputs: Of the chain.
+        spatial_ndim: Of what it is given.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[_Known],
+        layers: Sequence[_Called],
+        calls: Sequence[_Called],
+        num_inputs: int,
+        spatial_ndim: int,
+    ) -> None:
+        self._modules, self._layers, self._calls = modules, layers, calls
+        self._wiring = Wiring(num_inputs, tuple(layer.reads for layer in layers))
+        self._ndim = spatial_ndim + 2
+        self._is_apart = False  # written once, by whoever finds out
+        not_cast = {
+            value
+            for layer in layers
+            for place, value in enumerate(layer.reads)
+            if place or not modules[layer.module].kind.casts  # type: ignore[attr-defined]
+        }
+        self._may_be_cast = [value not in not_cast for value in range(num_inputs)]
+
+    def __call__(self, children: Mapping[str, nn.Module], *inputs: Tensor) -> Tensor:
+        """The last layer's result, of a module's children and of what the chain reads."""
+        found = None if self._is_apart else self._found(children)
+        if found is not None:
+            try:
+                y = self._run(found, inputs)
+            except NotLinkedError:
+                self._is_apart = True
+            else:
+                if y is not None:
+                    return y
+        return self._one_by_one(children, inputs)
+
+    def _found(self, children: Mapping[str, nn.Module]) -> list[Any] | None:
+        """The modules; None where one is not what it was, or somebody takes part in its calls."""
+        if not _grad_is_enabled() or all_are_watched():
+            return None
+        found: list[Any] = []
+        for known in self._modules:
+            module = known.among(children)
+            if (
+                module is None
+                or type(module) is not known.kind
+                or len(module._modules) != known.num_children
+                or is_watched_itself(module)
+            ):
+                return None
+            found.append(module)
+        return found
+
+    def _run(self, modules: Sequence[Any], inputs: Sequence[Any]) -> Tensor | None:
+        given = self._as_one_dtype(inputs)
+        if given is None:
+            return None
+        tensors, casts = given
+        dtype = tensors[0].dtype
+        settings, parameters, updated, counts, counters = [], [], [], [], []
+        for layer in self._layers:
+            link = modules[layer.module].link(layer.relu, dtype)
+            if link is None:
+                return None
+            its, own, state, counter = link
+            settings.append(its)
+            parameters += own
+            updated += state
+            counts.append((len(own), len(state)))
+            if counter is not None:
+                counters.append(counter)
+        tensors += parameters
+        if not wants_gradient(*tensors):
+            return None
+        call = (self._wiring, tuple(counts), casts, tuple(settings)), tuple(updated), id(parameters[0])
+        y: Tensor = Chain.apply(call, *tensors)
+        if counters:
+            _add_to_each(counters, 1)
+        return y
+
+    def _as_one_dtype(self, inputs: Sequence[Any]) -> tuple[list[Tensor], bool] | None:
+        """The inputs in one dtype, as `torch.autocast` has them where it is on, and whether it casts parameters."""
+        dtype: torch.dtype | None = None
+        tensors = list(inputs)
+        if maybe_autocast() and isinstance(tensors[0], Tensor):
+            dtype = autocast_for(tensors[0])
+        casts = dtype is not None
+        for number, tensor in enumerate(tensors):
+            if not isinstance(tensor, Tensor) or tensor.dim() != self._ndim or not tensor.is_floating_point():
+                return None
+            if dtype is None:
+                dtype = tensor.dtype
+            if tensor.dtype is not dtype:
+                if not casts or not self._may_be_cast[number] or tensor.dtype is torch.float64:
+                    return None
+                tensors[number] = tensor.to(dtype)
+        return tensors, casts
+
+    def _one_by_one(self, children: Mapping[str, nn.Module], inputs: Sequence[Tensor]) -> Tensor:
+        values = list(inputs)
+
+        def module(number: int) -> nn.Module:
+            path = self._modules[number].path
+            found = children[path[0]]
+            return found if len(path) == 1 else found._modules[path[1]]  # type: ignore[return-value]
+
+        for call in self._calls:
+            x, *residuals = (values[value] for value in call.reads)
+            called = module(call.module)
+            relu = None if call.relu_module is None else module(call.relu_module)
+            values.append(layer_relu(called, relu, x, *residuals) if call.relu else called(x))
+        return values[-1]
+
+
+def join(graph: fx.Graph, module: nn.Module) -> None:
+    """Replace the runs of calls in a module's forward that are chains, each by one call."""
+    run: list[fx.Node] = []
+    for node in (*graph.nodes, None):
+        if node is not None and node.op == "get_attr":
+            continue
+        if node is not None and _Call.of(node, module) is not None:
+            run.append(node)
+            continue
+        while run:
+            run = run[_replace_first(graph, module, run) :]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A node that calls a layer, or several that one module holds. Immutable.
+
+    Args:
+        module: Path of what is called.
+        layers: Paths of its layers.
+        relu: Whether a ReLU follows, and the path of its module if it has one.
+        reads: x, and a residual.
+    """
+
+    module: _Path
+    layers: tuple[_Path, ...]
+    relu: tuple[bool, _Path | None]
+    reads: tuple[fx.Node, ...]
+
+    @classmethod
+    def of(cls, node: fx.Node, module: nn.Module) -> _Call | None:
+        """What a node calls; None for anything else."""
+        if node.kwargs or not node.args:
+            return None
+        relu: tuple[bool, _Path | None] = False, None
+        reads: tuple[Any, ...] = node.args
+        target = node.target
+        if node.op == "call_function" and target is layer_relu:
+            layer, behind, *rest = node.args
+            target, reads = layer.target, tuple(rest)  # type: ignore[union-attr]
+            relu = True, None if behind is None else _path(behind.target)  # type: ignore[union-attr]
+        elif node.op != "call_module" or len(reads) != 1:
+            return None
+        if not all(isinstance(each, fx.Node) for each in reads):
+            return None
+        path, called = _path(target), module.get_submodule(str(target))
+        if isinstance(called, Linked) and called.spatial_ndim is not None:
+            layers = (path,)
+        elif type(called) is nn.Sequential and len(called) and all(_is_linked(child) for child in called):
+            layers = tuple((*path, name) for name in called._modules)
+        else:
+            return None
+        if max(map(len, layers)) > _DEEPEST or (relu[1] is not None and len(relu[1]) > _DEEPEST):
+            return None
+        return cls(path, layers, relu, reads)
+
+
+_DEEPEST = 2
+"""Names in a path."""
+
+
+def _is_linked(module: nn.Module) -> bool:
+    return isinstance(module, Linked) and module.spatial_ndim is not None
+
+
+def _path(target: Any) -> _Path:
+    return tuple(str(target).split("."))
+
+
+def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -> int:
+    """Replace the longest chain that a run begins with, if that is one.
+
+    Returns:
+        How many nodes of the run have been looked at.
+    """
+    calls = [_Call.of(node, module) for node in run]
+    ndim = _ndim_of(calls[0], module)
+    longest = 1
+    for length in range(1, len(run) + 1):
+        if _ndim_of(calls[length - 1], module) != ndim:
+            break
+        inside = set(run[:length])
+        if all(user in inside for node in run[: length - 1] for user in node.users):
+            longest = length
+    chosen = [call for call in calls[:longest] if call is not None]
+    paths = [path for call in chosen for path in call.layers]
+    if ndim is None or len(paths) < 2 or not any(list(_at(module, path).parameters()) for path in paths):
+        return longest
+    last = run[longest - 1]
+    inputs = list(dict.fromkeys(read for call in chosen for read in call.reads if read not in run[:longest]))
+    joined = _joined(module, run[:longest], chosen, inputs, ndim)
+
+    @breaks_graph
+    def chain(children: Any, *tensors: Tensor) -> Tensor:
+        return joined(children, *tensors)
+
+    with graph.inserting_before(last):
+        children = graph.create_node("get_attr", "_modules")
+        replaced = graph.call_function(chain, (children, *inputs))
+    last.replace_all_uses_with(replaced)
+    for node in reversed(run[:longest]):
+        graph.erase_node(node)
+    for node in reversed(graph.nodes):
+        if node.op == "get_attr" and not node.users:
+            graph.erase_node(node)
+    return longest
+
+
+def _at(module: nn.Module, path: _Path) -> Any:
+    return module.get_submodule(".".join(path))
+
+
+def _ndim_of(call: _Call | None, module: nn.Module) -> int | None:
+    """Spatial dimensions of what a call's layers take; None where they differ."""
+    assert call is not None
+    found = {_at(module, path).spatial_ndim for path in call.layers}
+    return found.pop() if len(found) == 1 else None
+
+
+def _joined(
+    module: nn.Module, nodes: Sequence[fx.Node], calls: Sequence[_Call], inputs: Sequence[fx.Node], ndim: int
+) -> _Joined:
+    known: dict[_Path, int] = {}
+
+    def number(path: _Path) -> int:
+        return known.setdefault(path, len(known))
+
+    as_calls = {node: place for place, node in enumerate((*inputs, *nodes))}
+    as_layers = {node: place for place, node in enumerate(inputs)}
+    plain: list[_Called] = []
+    layers: list[_Called] = []
+    for node, call in zip(nodes, calls, strict=True):
+        has_relu, relu = call.relu
+        relu_at = None if relu is None else number(relu)
+        plain.append(_Called(number(call.module), has_relu, relu_at, tuple(as_calls[read] for read in call.reads)))
+        reads = tuple(as_layers[read] for read in call.reads)
+        for path in call.layers:
+            layers.append(_Called(number(path), has_relu, relu_at, reads))
+            reads = (len(inputs) + len(layers) - 1,)
+        as_layers[node] = reads[0]
+    modules = [_at(module, path) for path in known]
+    return _Joined(
+        [_Known(path, type(each), len(each._modules)) for path, each in zip(known, modules, strict=True)],
+        layers,
+        plain,
+        len(inputs),
+        ndim,
+    )
