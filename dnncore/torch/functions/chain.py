@@ -214,6 +214,7 @@ class _Reversal:
     def __init__(self, record: _Record, wanted: tuple[bool, ...], given: Sequence[TensorDescriptor]) -> None:
         self._record = record
         self._wanted = wanted
+        self._given = given
         self._passing, self._passing_at = _Passing(), len(given)
         self._results: list[TensorDescriptor] = []
         self._numbers: dict[int, int] = {}
@@ -244,7 +245,7 @@ class _Reversal:
 
     def _reverse(self, choose: _Choose, layer: _Layer, value: int, wanted: Sequence[bool]) -> None:
         dy_at, dy = self._gradients.pop(value)
-        reads = [(dy_at, dy) if each is None else (self._place_of(each[0]), each[1]) for each in layer.read]
+        reads = [(dy_at, dy) if each is None else self._of_forward(*each) for each in layer.read]
         kind, read = layer.settings[0], [descriptor for _, descriptor in reads]
         operation, gradients = kind.backward(layer.settings, layer.given, read, wanted)
         way = choose(operation)
@@ -279,12 +280,13 @@ class _Reversal:
             if isinstance(at, Behind):
                 self._passing.give_back(at.offset, tensor)
 
-    def _place_of(self, place: Place) -> Place:
-        """That of a tensor of the forward."""
+    def _of_forward(self, place: Place, tensor: TensorDescriptor) -> tuple[Place, TensorDescriptor]:
+        """A tensor of the forward: where it is now, and its form, which is another where hooks have brought it back otherwise."""
         if isinstance(place, Behind):
-            return Behind(1, place.offset)
+            return Behind(1, place.offset), tensor
         assert isinstance(place, int)
-        return 2 + self._record.saved.index(place)
+        now = 2 + self._record.saved.index(place)
+        return now, self._given[now]
 
     def _pass(self, tensor: TensorDescriptor) -> Behind:
         return Behind(self._passing_at, self._passing.take(tensor))
