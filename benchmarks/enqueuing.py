@@ -1,12 +1,13 @@
-"""What a training step of torchvision's nets costs the host in front of its launches, on any machine: processor time, without a GPU.
+"""What a training step of torchvision's nets costs the host in front of its launches, on any machine, without a GPU.
 
     python -m benchmarks.enqueuing [--nets resnet50 alexnet] [--layouts NHWC] [--batch 64] [--ways converted fused] [--profile]
 
 The nets are converted and take steps on PyTorch's meta device, under autocast in fp16, as in `benchmarks.launches`: operations are
 planned for an H200 and bound as on one, down to a driver that counts a launch and returns. What is timed is everything in front of
-it: modules, autograd, look-ups, results, and what writes the launches' parameters, of forward and backward; each net's median, the
-nets taking steps in turn, so that a busy machine slows all of them. Left out are the driver's own time, of which an estimate is
-added in the last column, what allocations on a device take longer than forms alone, the loss and the optimizer.
+it: modules, autograd, look-ups, results, and what writes the launches' parameters: processor time of forward and backward, medians
+of steps that the nets take in turn. Left out are the driver's own time, of which an estimate is added in the last column, what
+allocations on a device take longer than forms alone, the loss and the optimizer. PyTorch's own operations run some Python of its
+meta device: what is compared is nets before and after a change, above all such whose layers are ours.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import dnncore.torch
 from benchmarks.twins import twin
 from dnncore.backend import Address, Enqueue, Stream, Wired
 from dnncore.cuda.absent import AbsentDevice
-from dnncore.cuda.calls import WORKSPACE, Place, rewired
+from dnncore.cuda.calls import joined
 from dnncore.cuda.runtime import binder, driver, driver_launch, driver_tensor_map
 from dnncore.cuda.tensor_map import TENSOR_MAP_BYTES
 from dnncore.cuda.unit import Unit
@@ -63,12 +64,17 @@ class Cost:
     launches: int
 
 
-class _NoDriver(SimpleNamespace):
+class _NoDriver:
     """What binding and launching ask cuda-bindings for. Mutable.
 
     Attributes:
         launches: How many there have been.
     """
+
+    CUresult = SimpleNamespace(CUDA_SUCCESS=0)
+    CUstream = ctypes.c_void_p
+    CUlaunchConfig = SimpleNamespace
+    CUlaunchAttributeID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=0)
 
     def __init__(self) -> None:
         done = (0,)
@@ -78,19 +84,15 @@ class _NoDriver(SimpleNamespace):
             self.launches += 1
             return done
 
-        attribute = SimpleNamespace(value=SimpleNamespace())
-        super().__init__(
-            launches=0,
-            cuLaunchKernel=launch,
-            cuLaunchKernelEx=launch,
-            cuMemsetD8Async=launch,
-            cuCtxGetCurrent=lambda: (0, 0),
-            CUresult=SimpleNamespace(CUDA_SUCCESS=0),
-            CUstream=ctypes.c_void_p,
-            CUlaunchConfig=SimpleNamespace,
-            CUlaunchAttribute=lambda: attribute,
-            CUlaunchAttributeID=SimpleNamespace(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=0),
-        )
+        self.cuLaunchKernel = self.cuLaunchKernelEx = self.cuMemsetD8Async = launch
+
+    def cuCtxGetCurrent(self) -> tuple[int, int]:  # noqa: N802 (the driver's name)
+        """None."""
+        return 0, 0
+
+    def CUlaunchAttribute(self) -> SimpleNamespace:  # noqa: N802 (the driver's name)
+        """One to be filled in."""
+        return SimpleNamespace(value=SimpleNamespace())
 
 
 class _Kernels:
@@ -101,17 +103,11 @@ class _Kernels:
 class _NullDevice(AbsentDevice):
     """One that is not there, on which launches are bound all the same. Owned by one thread."""
 
-    def wire(self, parts: Sequence[Wired], stream: Stream, scratch_bytes: int = 0) -> Enqueue:
+    def wire(self, parts: Sequence[Wired], stream: Stream, scratch_bytes: int = 0) -> Enqueue:  # noqa: ARG002 (there is one)
         """As of a device that is there."""
-        rest = Place(WORKSPACE, scratch_bytes)
-        calls = tuple(
-            call
-            for part in parts
-            for call in rewired(part.work, [Place(*at) for at in part.operands], rest, alpha=part.alpha, beta=part.beta)
-        )
         context: Any = SimpleNamespace(forked=False, handle=0)
         queue: Any = SimpleNamespace(handle=0)
-        return binder.wire(calls, _Kernels(), context, queue)
+        return binder.wire(joined(parts, scratch_bytes), _Kernels(), context, queue)
 
     def copy_to_device(self, stream: Stream, destination: Address, source: np.ndarray) -> None:
         """Nothing reads it."""
@@ -127,9 +123,9 @@ def launching_nothing() -> Iterator[Callable[[], int]]:
     nothing, thread = _NoDriver(), bridge._thread
     with (
         Handle(_NullDevice(H200)) as handle,
-        mock.patch.object(driver, "bindings", lambda: nothing),
-        mock.patch.object(driver_launch, "bindings", lambda: nothing),
-        mock.patch.object(driver_tensor_map, "tensor_map_encoder", lambda _tensor: lambda _address: bytes(TENSOR_MAP_BYTES)),
+        mock.patch.object(driver, "bindings", return_value=nothing),
+        mock.patch.object(driver_launch, "bindings", return_value=nothing),
+        mock.patch.object(driver_tensor_map, "tensor_map_encoder", return_value=lambda _: bytes(TENSOR_MAP_BYTES)),
     ):
         door = bridge.Door(torch.device("meta"), handle)
 
@@ -187,7 +183,11 @@ def cost_of_steps(nets: Sequence[nn.Module], batch: int, layout: str, steps: int
                     times[which].append((middle - start, end - middle))
         gc.enable()
     return [
-        Cost(*(statistics.median(column) * 1e3 for column in zip(*of_net, strict=True)), count)
+        Cost(
+            statistics.median(forward for forward, _ in of_net) * 1e3,
+            statistics.median(backward for _, backward in of_net) * 1e3,
+            count,
+        )
         for of_net, count in zip(times, counts, strict=True)
     ]
 
@@ -213,7 +213,9 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=("converted", "fused"), choices=("converted", "fused"))
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--launch-us", type=float, default=_LAUNCH_US, help="the driver's part of a launch")
-    parser.add_argument("--profile", action="store_true", help="where the time goes, by functions, in place of how much it is")
+    parser.add_argument(
+        "--profile", action="store_true", help="where the time goes, by functions, in place of how much it is"
+    )
     arguments = parser.parse_args()
     for name in arguments.nets:
         for layout in arguments.layouts:
@@ -224,12 +226,13 @@ def main() -> None:
                 continue
             costs = cost_of_steps(nets, arguments.batch, layout, arguments.steps)
             for way, cost in zip(arguments.ways, costs, strict=True):
-                own_ms = cost.forward_ms + cost.backward_ms
-                print(
-                    f"{name} {layout} {way:10s} forward {cost.forward_ms:6.2f}, backward {cost.backward_ms:6.2f}, both {own_ms:6.2f} ms; "
-                    f"{cost.launches} launches; with {arguments.launch_us} us for each {own_ms + cost.launches * arguments.launch_us / 1e3:6.2f} ms",
-                    flush=True,
+                ours_ms = cost.forward_ms + cost.backward_ms
+                with_driver_ms = ours_ms + cost.launches * arguments.launch_us / 1e3
+                parts = f"forward {cost.forward_ms:6.2f}, backward {cost.backward_ms:6.2f}, both {ours_ms:6.2f} ms"
+                driver_part = (
+                    f"{cost.launches} launches, with {arguments.launch_us} us for each {with_driver_ms:6.2f} ms"
                 )
+                print(f"{name} {layout} {way:10s} {parts}; {driver_part}", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from dnncore.torch.functions.chain import Chain, Wiring
+from dnncore.torch.functions.elementwise import drawn_state
 from dnncore.torch.functions.formats import autocast_for, maybe_autocast, wants_gradient
 from dnncore.torch.functions.link import NotLinkedError
 from dnncore.torch.graph_breaks import breaks_graph
-from dnncore.torch.layer_relu import RELU_MODULES, layer_relu
-from dnncore.torch.modules.layer import Linked, all_are_watched, is_watched_itself
+from dnncore.torch.layer_relu import layer_relu
+from dnncore.torch.modules.layer import ANY_NDIM, DRAWN, Linked, all_are_watched, is_watched_itself
 
 __all__ = ["join"]
 
@@ -77,7 +78,7 @@ class _Joined:
         layers: In their order.
         calls: The calls that there were: one for all that a module holds.
         num_inputs: Of the chain.
-        spatial_ndim: Of what it is given.
+        ndim: Of what it is given; ANY_NDIM for any.
     """
 
     def __init__(
@@ -86,11 +87,11 @@ class _Joined:
         layers: Sequence[_Called],
         calls: Sequence[_Called],
         num_inputs: int,
-        spatial_ndim: int,
+        ndim: int,
     ) -> None:
         self._modules, self._layers, self._calls = modules, layers, calls
         self._wiring = Wiring(num_inputs, tuple(layer.reads for layer in layers))
-        self._ndim = spatial_ndim + 2
+        self._ndim = ndim
         self._is_apart = False  # written once, by whoever finds out
         not_cast = {
             value
@@ -117,15 +118,12 @@ class _Joined:
         """The modules; None where one is not what it was, or somebody takes part in its calls."""
         if not _grad_is_enabled() or all_are_watched():
             return None
-        found: list[Any] = []
+        found = []
         for known in self._modules:
-            module = known.among(children)
-            if (
-                module is None
-                or type(module) is not known.kind
-                or len(module._modules) != known.num_children
-                or is_watched_itself(module)
-            ):
+            module: Any = known.among(children)
+            if module is None or type(module) is not known.kind or len(module._modules) != known.num_children:
+                return None
+            if is_watched_itself(module):
                 return None
             found.append(module)
         return found
@@ -136,22 +134,23 @@ class _Joined:
             return None
         tensors, casts = given
         dtype = tensors[0].dtype
-        settings, parameters, updated, counts, counters = [], [], [], [], []
+        settings, parameters, beside, counts, counters = [], [], [], [], []
         for layer in self._layers:
             link = modules[layer.module].link(layer.relu, dtype)
             if link is None:
                 return None
-            its, own, state, counter = link
+            its, own, others, counter = link
             settings.append(its)
             parameters += own
-            updated += state
-            counts.append((len(own), len(state)))
+            beside += others
+            counts.append((len(own), len(others)))
             if counter is not None:
                 counters.append(counter)
         tensors += parameters
         if not wants_gradient(*tensors):
             return None
-        call = (self._wiring, tuple(counts), casts, tuple(settings)), tuple(updated), id(parameters[0])
+        state = tuple([drawn_state(tensors[0].device) if each is DRAWN else each for each in beside])
+        call = (self._wiring, tuple(counts), casts, tuple(settings)), state, id(parameters[0])
         y: Tensor = Chain.apply(call, *tensors)
         if counters:
             _add_to_each(counters, 1)
@@ -165,7 +164,10 @@ class _Joined:
             dtype = autocast_for(tensors[0])
         casts = dtype is not None
         for number, tensor in enumerate(tensors):
-            if not isinstance(tensor, Tensor) or tensor.dim() != self._ndim or not tensor.is_floating_point():
+            if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+                return None
+            ndim = tensor.dim()
+            if not ndim or ndim != (self._ndim or ndim):
                 return None
             if dtype is None:
                 dtype = tensor.dtype
@@ -178,10 +180,8 @@ class _Joined:
     def _one_by_one(self, children: Mapping[str, nn.Module], inputs: Sequence[Tensor]) -> Tensor:
         values = list(inputs)
 
-        def module(number: int) -> nn.Module:
-            path = self._modules[number].path
-            found = children[path[0]]
-            return found if len(path) == 1 else found._modules[path[1]]  # type: ignore[return-value]
+        def module(number: int) -> Any:
+            return self._modules[number].among(children)
 
         for call in self._calls:
             x, *residuals = (values[value] for value in call.reads)
@@ -225,23 +225,22 @@ class _Call:
         """What a node calls; None for anything else."""
         if node.kwargs or not node.args:
             return None
+        target: Any = node.target
         relu: tuple[bool, _Path | None] = False, None
         reads: tuple[Any, ...] = node.args
-        target = node.target
-        if node.op == "call_function" and target is layer_relu:
-            layer, behind, *rest = node.args
-            target, reads = layer.target, tuple(rest)  # type: ignore[union-attr]
-            relu = True, None if behind is None else _path(behind.target)  # type: ignore[union-attr]
+        if target is layer_relu:
+            layer, behind, *reads_of_both = reads
+            target, reads = layer.target, tuple(reads_of_both)
+            relu = True, None if behind is None else _path(behind.target)
         elif node.op != "call_module" or len(reads) != 1:
             return None
         if not all(isinstance(each, fx.Node) for each in reads):
             return None
         path, called = _path(target), module.get_submodule(str(target))
-        if isinstance(called, Linked) and called.spatial_ndim is not None:
-            layers = (path,)
-        elif type(called) is nn.Sequential and len(called) and all(_is_linked(child) for child in called):
+        layers: tuple[_Path, ...] = (path,)
+        if type(called) is nn.Sequential and len(called) and all(_is_linked(child) for child in called):
             layers = tuple((*path, name) for name in called._modules)
-        else:
+        elif not _is_linked(called):
             return None
         if max(map(len, layers)) > _DEEPEST or (relu[1] is not None and len(relu[1]) > _DEEPEST):
             return None
@@ -253,7 +252,7 @@ _DEEPEST = 2
 
 
 def _is_linked(module: nn.Module) -> bool:
-    return isinstance(module, Linked) and module.spatial_ndim is not None
+    return isinstance(module, Linked) and module.linked_ndim is not None
 
 
 def _path(target: Any) -> _Path:
@@ -266,22 +265,23 @@ def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -
     Returns:
         How many nodes of the run have been looked at.
     """
-    calls = [_Call.of(node, module) for node in run]
-    ndim = _ndim_of(calls[0], module)
+    calls = [call for node in run if (call := _Call.of(node, module)) is not None]
+    ndims: set[int] = set()
     longest = 1
-    for length in range(1, len(run) + 1):
-        if _ndim_of(calls[length - 1], module) != ndim:
+    for length, call in enumerate(calls, start=1):
+        ndims |= {_at(module, path).linked_ndim for path in call.layers}
+        if len(ndims - {ANY_NDIM}) > 1:
             break
         inside = set(run[:length])
         if all(user in inside for node in run[: length - 1] for user in node.users):
             longest = length
-    chosen = [call for call in calls[:longest] if call is not None]
+    chosen = calls[:longest]
     paths = [path for call in chosen for path in call.layers]
-    if ndim is None or len(paths) < 2 or not any(list(_at(module, path).parameters()) for path in paths):
+    if len(paths) < 2 or not any(list(_at(module, path).parameters()) for path in paths):
         return longest
     last = run[longest - 1]
     inputs = list(dict.fromkeys(read for call in chosen for read in call.reads if read not in run[:longest]))
-    joined = _joined(module, run[:longest], chosen, inputs, ndim)
+    joined = _joined(module, run[:longest], chosen, inputs)
 
     @breaks_graph
     def chain(children: Any, *tensors: Tensor) -> Tensor:
@@ -303,16 +303,7 @@ def _at(module: nn.Module, path: _Path) -> Any:
     return module.get_submodule(".".join(path))
 
 
-def _ndim_of(call: _Call | None, module: nn.Module) -> int | None:
-    """Spatial dimensions of what a call's layers take; None where they differ."""
-    assert call is not None
-    found = {_at(module, path).spatial_ndim for path in call.layers}
-    return found.pop() if len(found) == 1 else None
-
-
-def _joined(
-    module: nn.Module, nodes: Sequence[fx.Node], calls: Sequence[_Call], inputs: Sequence[fx.Node], ndim: int
-) -> _Joined:
+def _joined(module: nn.Module, nodes: Sequence[fx.Node], calls: Sequence[_Call], inputs: Sequence[fx.Node]) -> _Joined:
     known: dict[_Path, int] = {}
 
     def number(path: _Path) -> int:
@@ -337,5 +328,5 @@ def _joined(
         layers,
         plain,
         len(inputs),
-        ndim,
+        max(modules[layer.module].linked_ndim for layer in layers),  # ANY_NDIM, or the one that there is beside it
     )

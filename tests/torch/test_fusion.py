@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import dnncore.torch as dt
-from dnncore.torch.functions import batch_norm, chain, convolution
+from dnncore.torch.functions import batch_norm, chain, convolution, linear
 
 Tensor = Any
 f = nn.functional
@@ -209,15 +209,15 @@ def _relus(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> int:
         counted.extend(given[:1] if given[-1] is True else ())
         return dt.convolution(*given)
 
-    def linear(x: Tensor, w: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
+    def multiplied(x: Tensor, w: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
         counted.extend([x] if relu else ())
         return dt.linear(x, w, bias, relu)
 
     with monkeypatch.context() as patch, _chains(patch) as linked:
         patch.setattr("dnncore.torch.modules.convolution.convolution", convolved)
-        patch.setattr("dnncore.torch.modules.classifier.linear", linear)
+        patch.setattr("dnncore.torch.modules.classifier.linear", multiplied)
         net(torch.randn(2, 3, 8, 8))
-    return len(counted) + sum(kind is convolution.LINK and relu for kind, *_, relu in linked)
+    return len(counted) + sum(kind in (convolution.LINK, linear.LINK) and relu is True for kind, *_, relu in linked)
 
 
 def test_convolutions_and_linear_layers_are_fused_in_evaluation_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,8 +33,8 @@ def encode_tensor_map(tensor: TensorMap, address: int) -> bytes:
 
 
 def tensor_map_encoder(tensor: TensorMap) -> Callable[[int], bytes]:
-    """`encode_tensor_map` of one tensor, at one address after another: from the second on only that is replaced, which takes a tenth
-    of the time. Owned by one thread.
+    """`encode_tensor_map` of one tensor, at one address after another: from the second on only that is replaced, in a tenth of the
+    time. Owned by one thread.
     """
     made: Any = None
 

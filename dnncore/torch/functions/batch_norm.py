@@ -269,7 +269,10 @@ class _Link:
 
     def forward(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> Operation:  # noqa: ARG002
         """(x, weight, bias, running statistics, residual) -> y, `statistics`; all but x in the dtype of x or its compute type."""
-        if len(given) > _RESIDUAL and (given[_RESIDUAL].shape, given[_RESIDUAL].dtype) != (given[0].shape, given[0].dtype):
+        if len(given) > _RESIDUAL and (given[_RESIDUAL].shape, given[_RESIDUAL].dtype) != (
+            given[0].shape,
+            given[0].dtype,
+        ):
             raise NotLinkedError
         return _trained(*settings[1:], *given)
 

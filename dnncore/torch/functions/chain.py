@@ -314,6 +314,7 @@ class Chain(Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> Tensor:
+        """The last layer's result."""
         settings, updated, caller = call
         given = (*tensors, *updated)
         y, kept, record = operate(_forward, settings, given, caller)
@@ -326,6 +327,7 @@ class Chain(Function):
     @staticmethod
     @first_derivative
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients of the inputs and of the parameters."""
         record, caller = ctx.settings
         wanted = ctx.needs_input_grad[1:]
         found = operate(_backward, (record, wanted), (dy, *ctx.saved_tensors), caller)

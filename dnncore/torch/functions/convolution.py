@@ -221,7 +221,9 @@ class _Link:
         w = given[1]
         parameters = TORCH_DTYPES[w.dtype], TORCH_DTYPES[given[-1].dtype], w.strides
         of = (*wanted[:2], False, *wanted[2:])
-        return _backward(settings[1], parameters, of, *read), tuple(n for n, is_wanted in enumerate(wanted) if is_wanted)
+        return _backward(settings[1], parameters, of, *read), tuple(
+            n for n, is_wanted in enumerate(wanted) if is_wanted
+        )
 
 
 LINK = _Link()

@@ -16,8 +16,8 @@ from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProbl
 from dnncore.torch.bridge import operate
 from dnncore.torch.functions.formats import is_channels_last, new, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative
-from dnncore.torch.functions.link import DY, Settings
 from dnncore.torch.functions.linear import product
+from dnncore.torch.functions.link import DY, Settings
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dnncore.descriptors import ActivationDescriptor, ActivationMode
 from dnncore.torch.functions import elementwise
-from dnncore.torch.modules.layer import Layer, ours, remembered
+from dnncore.torch.modules.layer import ANY_NDIM, DRAWN, Layer, Link, Linked, ours, remembered
 
 __all__ = ["MODULES"]
 
@@ -58,9 +59,15 @@ class _Gelu(Layer):
         return elementwise.activation(x, _descriptor(mode, 0.0))
 
 
-class _Dropout(Layer):
+class _Dropout(Linked):
+    linked_ndim = ANY_NDIM
+
     def compute(self: Any, x: Tensor) -> Tensor:
         return elementwise.dropout(x, self.p, self.training)
+
+    def link(self: Any, relu: bool, dtype: torch.dtype) -> Link | None:  # noqa: ARG002 (of any)
+        """As `compute` in training; a ReLU it does not take."""
+        return None if relu or not self.training else ((elementwise.DROPOUT_LINK, self.p), (), (DRAWN,), None)
 
 
 _PLAIN: dict[type[nn.Module], ActivationDescriptor] = {

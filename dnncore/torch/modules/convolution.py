@@ -67,4 +67,4 @@ class _Convolution(TakesRelu, Linked):
 
 
 _BY_NDIM = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-MODULES = {theirs: ours(theirs, _Convolution, spatial_ndim=ndim) for ndim, theirs in _BY_NDIM.items()}
+MODULES = {theirs: ours(theirs, _Convolution, linked_ndim=ndim + 2) for ndim, theirs in _BY_NDIM.items()}

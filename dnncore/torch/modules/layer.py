@@ -20,6 +20,8 @@ from dnncore.torch.functions.link import Settings
 from dnncore.torch.graph_breaks import breaks_graph, runs_untraced
 
 __all__ = [
+    "ANY_NDIM",
+    "DRAWN",
     "Layer",
     "Link",
     "Linked",
@@ -127,21 +129,28 @@ class Layer:
 
 
 Link = tuple[Settings, tuple[Any, ...], tuple[Any, ...], Any]
-"""What a layer is as one of several in a row: its kind and what else that goes by, its parameters, what it updates, and the counter of
-its batches, or None.
+"""What a layer is as one of several in a row: its kind and what else that goes by, its parameters, what it reads or updates beside
+them, or `DRAWN`, and the counter of its batches, or None.
 """
 
 
-class Linked(Layer):
-    """A layer that can be one of several in a row that are one operation: convolution, batch normalisation and pooling of maps."""
+ANY_NDIM = 0
+"""Dimensions of what a layer takes that minds only the last of them, or none."""
 
-    spatial_ndim: ClassVar[int | None] = None
-    """Of what it takes, beside batch and channels; None where that differs."""
+DRAWN = object()
+"""In place of something that a layer reads: the state of a random generator, to be drawn once it is certain that it is read."""
+
+
+class Linked(Layer):
+    """A layer that can be one of several in a row that are one operation."""
+
+    linked_ndim: ClassVar[int | None] = None
+    """Dimensions of what it takes there; None for a class that never is one of them."""
     casts: ClassVar[bool] = False
     """Whether `torch.autocast` casts x and the parameters."""
     link: ClassVar[Callable[..., Link | None]]
-    """link(relu, dtype): this layer as it is now, with or without the ReLU behind it, for x of a dtype of PyTorch's; None where it is
-    to be called by itself.
+    """link(relu, dtype): this layer as it is now, with or without the ReLU behind it, for x of a dtype of PyTorch's; None where it
+    is to be called by itself.
     """
 
 

@@ -114,10 +114,8 @@ _BEHAVIOURS: dict[type[nn.Module], type[Layer]] = {
     nn.GroupNorm: _GroupNorm,
     nn.LocalResponseNorm: _LocalResponseNorm,
 }
-_SPATIAL_NDIM: dict[type[nn.Module], dict[str, int]] = {
-    nn.BatchNorm2d: {"spatial_ndim": 2},
-    nn.BatchNorm3d: {"spatial_ndim": 3},
+_LINKED: dict[type[nn.Module], dict[str, int]] = {
+    nn.BatchNorm2d: {"linked_ndim": 4},
+    nn.BatchNorm3d: {"linked_ndim": 5},
 }
-MODULES = {
-    theirs: ours(theirs, behaviour, **_SPATIAL_NDIM.get(theirs, {})) for theirs, behaviour in _BEHAVIOURS.items()
-}
+MODULES = {theirs: ours(theirs, behaviour, **_LINKED.get(theirs, {})) for theirs, behaviour in _BEHAVIOURS.items()}

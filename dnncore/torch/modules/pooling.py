@@ -37,10 +37,10 @@ def _descriptor(
 class _Pooling(Layer):
     """What the modules share: a batch dimension for inputs without one."""
 
-    spatial_ndim: ClassVar[int]
+    _ndim: ClassVar[int]
 
     def compute(self: Any, x: Tensor) -> Tensor:
-        if x.dim() == self.spatial_ndim + 1:
+        if x.dim() == self._ndim + 1:
             pooled: Tensor = self._pooled(x.unsqueeze(0)).squeeze(0)
             return pooled
         result: Tensor = self._pooled(x)
@@ -62,7 +62,7 @@ class _MaxPooling(_Pooling, Linked):
         return None if relu else ((pooling.MAXIMUM_LINK, self._settings()), (), (), None)
 
     def _settings(self: Any) -> PoolingDescriptor:
-        return _descriptor(PoolingMode.MAX, self.spatial_ndim, self.kernel_size, self.stride, self.padding, self.ceil_mode)
+        return _descriptor(PoolingMode.MAX, self._ndim, self.kernel_size, self.stride, self.padding, self.ceil_mode)
 
 
 class _AveragePooling(_Pooling):
@@ -74,7 +74,7 @@ class _AveragePooling(_Pooling):
     def _pooled(self: Any, x: Tensor) -> Tensor:
         mode = PoolingMode.AVERAGE_INCLUDE_PADDING if self.count_include_pad else PoolingMode.AVERAGE_EXCLUDE_PADDING
         settings = (self.kernel_size, self.stride, self.padding, self.ceil_mode)
-        return pooling.avg_pool(x, _descriptor(mode, self.spatial_ndim, *settings))
+        return pooling.avg_pool(x, _descriptor(mode, self._ndim, *settings))
 
 
 class _AdaptiveAveragePooling(_Pooling):
@@ -83,7 +83,7 @@ class _AdaptiveAveragePooling(_Pooling):
         return f"output_size {module.output_size}" if 0 in _each(module.output_size, 1) else None
 
     def _pooled(self: Any, x: Tensor) -> Tensor:
-        return pooling.adaptive_avg_pool(x, _each(self.output_size, self.spatial_ndim))
+        return pooling.adaptive_avg_pool(x, _each(self.output_size, self._ndim))
 
 
 class _AdaptiveMaxPooling(_Pooling):
@@ -92,7 +92,7 @@ class _AdaptiveMaxPooling(_Pooling):
         return "return_indices" if module.return_indices else _AdaptiveAveragePooling.why_not(module)
 
     def _pooled(self: Any, x: Tensor) -> Tensor:
-        return pooling.adaptive_max_pool(x, _each(self.output_size, self.spatial_ndim))
+        return pooling.adaptive_max_pool(x, _each(self.output_size, self._ndim))
 
 
 _BEHAVIOURS: dict[type[nn.Module], tuple[type[Layer], int]] = {
@@ -109,4 +109,13 @@ _BEHAVIOURS: dict[type[nn.Module], tuple[type[Layer], int]] = {
     nn.AdaptiveMaxPool2d: (_AdaptiveMaxPooling, 2),
     nn.AdaptiveMaxPool3d: (_AdaptiveMaxPooling, 3),
 }
-MODULES = {theirs: ours(theirs, behaviour, spatial_ndim=ndim) for theirs, (behaviour, ndim) in _BEHAVIOURS.items()}
+
+
+def _linked(behaviour: type[Layer], ndim: int) -> dict[str, int]:
+    return {"linked_ndim": ndim + 2} if issubclass(behaviour, Linked) else {}
+
+
+MODULES = {
+    theirs: ours(theirs, behaviour, _ndim=ndim, **_linked(behaviour, ndim))
+    for theirs, (behaviour, ndim) in _BEHAVIOURS.items()
+}
