@@ -339,6 +339,17 @@ def test_a_chain_is_one_node_and_keeps_one_tensor_beside_what_it_is_given() -> N
     assert sorted(tensor.shape for tensor in others) == sorted([y.shape, y.shape])  # x and y
 
 
+def test_what_no_backward_reads_is_not_kept() -> None:
+    """A projection's result is added, and that is all."""
+    _, ours = _pair(lambda: Bottleneck(8, 2), torch.float32)
+    y = ours(_x(torch.float32))
+    kept = y.grad_fn.saved_tensors[0].numel()
+    of_conv1, of_conv2, of_conv3 = 3 * 4 * 9 * 7, 3 * 4 * 5 * 4, y.numel()  # 5 x 4 behind a stride of 2
+    maps = [of_conv1] * 2 + [of_conv2] * 2 + [of_conv3] * 2  # the projection's convolution too
+    statistics = [2 * 4] * 2 + [2 * 8] * 2
+    assert kept == sum(-(-4 * count // 256) * 256 for count in (*maps, *statistics))
+
+
 def test_what_is_saved_may_come_back_otherwise() -> None:
     """As from memory of the host, where hooks have put it."""
     theirs, ours = _pair(Bottleneck)

@@ -1,11 +1,11 @@
 """Layers in a row as one operation forward and one backward, with one node of autograd's graph.
 
 What the host pays for an operation (a node, look-ups, a tensor for each result) it pays once for all of them, and each of their
-launches is a few lines of one function. Forward, all that the backward will read lies in one tensor, the kept one, each at its
-place; backward, gradients on their way from layer to layer lie in another, where those whose turn is over make room.
+launches is a few lines of one function. Forward, all that the backward will read lies in one tensor, the kept one. What it will not
+read lies in another, the passing one, where those whose turn is over make room; so do gradients on their way from layer to layer.
 
     values      0 .. num_inputs - 1 are what the chain is given; behind these, each layer's result has a number
-    forward     (inputs, parameters, what is updated) -> y, the kept tensor
+    forward     (inputs, parameters, what is read or updated beside them) -> y, the kept tensor, a passing one
     backward    (dy, the kept tensor, what was saved beside it) -> a passing tensor, gradients
 """
 
@@ -48,13 +48,13 @@ class Wiring:
 
 
 _Counts = tuple[tuple[int, int], ...]
-"""For each layer, how many parameters it has, and how many tensors that it updates."""
+"""For each layer, how many parameters it has, and how many tensors that it reads or updates beside them."""
 
 _ForwardSettings = tuple[Wiring, _Counts, bool, tuple[Settings, ...]]
 """The wiring, counts, whether parameters are cast, and each layer's settings."""
 
 Call = tuple[_ForwardSettings, tuple[Tensor, ...], int]
-"""Settings, the tensors that are updated, and who calls (`operate`)."""
+"""Settings, what is read or updated beside the parameters, and who calls (`operate`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class _Layer:
     Args:
         settings: Of the layer.
         given: What its forward was given.
-        values: Of which values those are, by their numbers; None for parameters and what is updated.
+        values: Of which values those are, by their numbers; None for parameters and what is beside them.
         numbers: Of the parameters among what the chain is given; None for the others.
         read: What its backward reads, each with its place among the tensors of the chain's forward; None for its dy.
     """
@@ -118,55 +118,10 @@ def _moved(steps: Sequence[Step], places: Sequence[Place]) -> list[Step]:
 def _forward(
     wiring: Wiring, counts: _Counts, casts: bool, settings: tuple[Settings, ...], *given: TensorDescriptor
 ) -> Composite:
-    """(inputs, parameters, what is updated) -> y, the kept tensor, and how it was composed."""
-    return Composite(lambda choose: _compose(choose, wiring, counts, casts, settings, given))
-
-
-def _compose(
-    choose: _Choose,
-    wiring: Wiring,
-    counts: _Counts,
-    casts: bool,
-    settings: tuple[Settings, ...],
-    given: Sequence[TensorDescriptor],
-) -> Way:
-    y_at, kept_at, kept_bytes = len(given), len(given) + 1, 0
-    values: list[tuple[Place, TensorDescriptor]] = list(enumerate(given[: wiring.num_inputs]))
-    parameter = wiring.num_inputs
-    updated = parameter + sum(num_parameters for num_parameters, _ in counts)
-    steps: list[Step] = []
-    layers: list[_Layer] = []
-    scratch_bytes = 0
-    for number, (of, (num_parameters, num_updated), its) in enumerate(zip(wiring.reads, counts, settings, strict=True)):
-        parameters, state = range(parameter, parameter + num_parameters), range(updated, updated + num_updated)
-        parameter, updated = parameters.stop, state.stop
-        own = (*parameters, *state)
-        tensors = [values[of[0]], *((at, given[at]) for at in own), *(values[value] for value in of[1:])]
-        descriptors = tuple(descriptor for _, descriptor in tensors)
-        way = choose(its[0].forward(its, casts, descriptors))
-        for place, result in enumerate(way.results):
-            if place == 0 and number == len(settings) - 1:
-                tensors.append((y_at, result))
-            else:
-                tensors.append((Behind(kept_at, kept_bytes), result))
-                kept_bytes += _rounded(result.nbytes)
-        steps += _moved(way.steps, [place for place, _ in tensors])
-        scratch_bytes = max(scratch_bytes, way.scratch_bytes)
-        values.append(tensors[len(descriptors)])
-        nothing = (None,) * num_updated
-        layers.append(
-            _Layer(
-                its,
-                descriptors,
-                (of[0], *(None,) * len(own), *of[1:]),
-                (None, *parameters, *nothing, *(None,) * (len(of) - 1)),
-                tuple(None if each == DY else tensors[each] for each in its[0].reads(its, casts, descriptors)),
-            )
-        )
-    read = [each for layer in layers for each in layer.read if each is not None]
-    saved = tuple(sorted({place for place, _ in read if isinstance(place, int)}))
-    record = _Record(wiring.num_inputs, tuple(layers), saved)
-    return Way((values[-1][1], _bytes(kept_bytes)), tuple(steps), scratch_bytes, (record,))
+    """(inputs, parameters, what is read or updated beside them) -> y, the kept tensor, perhaps a passing one, and how it was
+    composed.
+    """
+    return Composite(lambda choose: _Composition(wiring, casts, given).compose(choose, counts, settings))
 
 
 class _Passing:
@@ -194,6 +149,118 @@ class _Passing:
     def give_back(self, start: int, tensor: TensorDescriptor) -> None:
         """Make room for others."""
         self._taken.remove((start, start + _rounded(tensor.nbytes)))
+
+
+class _Composition:
+    """The forward of a chain, while it is put together. Mutable.
+
+    A tensor is known by its key: the number of one that is given; of one that is made, the layer's and its number among what that
+    makes.
+    """
+
+    def __init__(self, wiring: Wiring, casts: bool, given: Sequence[TensorDescriptor]) -> None:
+        self._wiring, self._casts, self._given = wiring, casts, given
+        self._tensors: dict[_Key, TensorDescriptor] = {(None, at): tensor for at, tensor in enumerate(given)}
+        self._values: list[_Key] = [(None, number) for number in range(wiring.num_inputs)]
+        self._parts: list[_Part] = []
+
+    def compose(self, choose: _Choose, counts: _Counts, settings: tuple[Settings, ...]) -> Way:
+        parameter = self._wiring.num_inputs
+        beside = parameter + sum(num_parameters for num_parameters, _ in counts)
+        for of, (num_parameters, num_beside), its in zip(self._wiring.reads, counts, settings, strict=True):
+            own = (*range(parameter, parameter + num_parameters), *range(beside, beside + num_beside))
+            self._add(choose, its, of, [(None, at) for at in own])
+            parameter, beside = parameter + num_parameters, beside + num_beside
+        places, kept_bytes, passing_bytes = self._places()
+        layers = [self._layer(part, places, parameter) for part in self._parts]
+        read = [each for layer in layers for each in layer.read if each is not None]
+        saved = tuple(sorted({place for place, _ in read if isinstance(place, int)}))
+        record = _Record(self._wiring.num_inputs, tuple(layers), saved)
+        results = [self._tensors[self._values[-1]], _bytes(kept_bytes)]
+        if passing_bytes:
+            results.append(_bytes(passing_bytes))
+        steps = [step for part in self._parts for step in _moved(part.way.steps, [places[key] for key in part.tensors])]
+        scratch_bytes = max(part.way.scratch_bytes for part in self._parts)
+        return Way(tuple(results), tuple(steps), scratch_bytes, (record,))
+
+    def _add(self, choose: _Choose, settings: Settings, of: tuple[int, ...], own: Sequence[_Key]) -> None:
+        kind, number = settings[0], len(self._parts)
+        values = [self._values[value] for value in of]
+        given = [values[0], *own, *values[1:]]
+        descriptors = [self._tensors[key] for key in given]
+        way = choose(kind.forward(settings, self._casts, descriptors))
+        made = [(number, place) for place in range(len(way.results))]
+        self._tensors |= zip(made, way.results, strict=True)
+        self._values.append(made[0])
+        reads = kind.reads(settings, self._casts, descriptors)
+        tensors = [*given, *made]
+        self._parts.append(
+            _Part(settings, of, way, tensors, len(given), [None if at == DY else tensors[at] for at in reads])
+        )
+
+    def _places(self) -> tuple[dict[_Key, Place], int, int]:
+        """Where everything lies, and the bytes of the kept tensor and of the passing one, for what no backward reads."""
+        y_at = len(self._given)
+        places: dict[_Key, Place] = {key: key[1] for key in self._tensors if key[0] is None}
+        places[self._values[-1]] = y_at
+        kept = {key for part in self._parts for key in part.reads if key is not None}
+        last = {key: number for number, part in enumerate(self._parts) for key in part.tensors}
+        kept_bytes, passing = 0, _Passing()
+        for number, part in enumerate(self._parts):
+            made = [key for key in part.tensors[part.num_given :] if key not in places]
+            for key in made:
+                if key in kept:
+                    places[key] = Behind(y_at + 1, kept_bytes)
+                    kept_bytes += _rounded(self._tensors[key].nbytes)
+                else:
+                    places[key] = Behind(y_at + 2, passing.take(self._tensors[key]))
+            for key in dict.fromkeys(part.tensors):
+                place = places[key]
+                if last[key] == number and isinstance(place, Behind) and place.place == y_at + 2:
+                    passing.give_back(place.offset, self._tensors[key])
+        return places, kept_bytes, passing.nbytes
+
+    def _layer(self, part: _Part, places: dict[_Key, Place], first_beside: int) -> _Layer:
+        """What the backward of a layer has to know.
+
+        Args:
+            part: The layer.
+            places: Where everything lies.
+            first_beside: The first of what is given that is neither an input nor a parameter.
+        """
+        num_own = part.num_given - len(part.of)
+        own = [key[1] for key in part.tensors[1 : 1 + num_own]]
+        return _Layer(
+            part.settings,
+            tuple(self._tensors[key] for key in part.tensors[: part.num_given]),
+            (part.of[0], *(None,) * num_own, *part.of[1:]),
+            (None, *(at if at < first_beside else None for at in own), *(None,) * (len(part.of) - 1)),
+            tuple(None if key is None else (places[key], self._tensors[key]) for key in part.reads),
+        )
+
+
+_Key = tuple[int | None, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A layer of a forward. Immutable.
+
+    Args:
+        settings: Of the layer.
+        of: The values that it reads.
+        way: That was chosen.
+        tensors: What it is given and what it makes.
+        num_given: Of these.
+        reads: What its backward reads; None for its dy.
+    """
+
+    settings: Settings
+    of: tuple[int, ...]
+    way: Way
+    tensors: Sequence[_Key]
+    num_given: int
+    reads: Sequence[_Key | None]
 
 
 def _backward(record: _Record, wanted: tuple[bool, ...], *given: TensorDescriptor) -> Composite:
@@ -315,14 +382,15 @@ class Chain(Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> Tensor:
         """The last layer's result."""
-        settings, updated, caller = call
-        given = (*tensors, *updated)
-        y, kept, record = operate(_forward, settings, given, caller)
+        settings, beside, caller = call
+        given = (*tensors, *beside)
+        found = operate(_forward, settings, given, caller)
+        y: Tensor = found[0]
+        record = found[-1]
         given = (*given, y)
-        ctx.save_for_backward(kept, *[given[place] for place in record.saved])
+        ctx.save_for_backward(found[1], *[given[place] for place in record.saved])
         ctx.settings = record, caller
-        result: Tensor = y
-        return result
+        return y
 
     @staticmethod
     @first_derivative
