@@ -18,9 +18,11 @@ from dnncore.handle import Handle
 from dnncore.problems import ConvolutionProblem, Direction
 from dnncore.torch import bridge
 from dnncore.torch.bridge import _describe
+from dnncore.torch.dtypes import TORCH_DTYPES
 from dnncore.torch.functions import chain
 from dnncore.torch.functions.chain import Chain, _Passing
 from dnncore.torch.operation import Way
+from tests.conftest import CUDA_DEVICES
 
 Tensor = Any
 f = nn.functional
@@ -447,3 +449,39 @@ def test_places_are_given_to_others_once_they_are_free() -> None:
     passing.give_back(second, small)
     assert passing.take(small) == 512
     assert passing.nbytes == 1024 + 768
+
+
+@pytest.mark.parametrize("device", CUDA_DEVICES[:1])
+@pytest.mark.parametrize("layout", FORMATS)
+def test_a_chain_of_kernels_gives_what_the_reference_gives(
+    device: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each operation of a step, on memory of a CUDA device that holds what PyTorch's tensors do."""
+    _, ours = _pair(lambda: Bottleneck(8, 2), torch.float32)
+    x = _x(torch.float16, layout)
+    compared: list[str] = []
+    with Handle(device) as handle:
+
+        def operate(describe: Any, settings: Any, tensors: Sequence[Tensor], caller: int) -> list[Any]:
+            way = bridge.chosen_way(handle, describe(*settings, *map(_describe, tensors)))
+            held = [handle.upload(bridge._bytes(tensor.detach())) for tensor in tensors]
+            made = [handle.tensor((max(each.nbytes, 1),), "uint8") for each in way.results]
+            enqueue = handle.wire(bridge._wired(handle, way, tensors), None, way.scratch_bytes)
+            enqueue([each.address for each in (*held, *made)])
+            results: list[Any] = []
+            for each, memory in zip(way.results, made, strict=True):
+                raw = torch.from_numpy(memory.numpy().copy()).view(TORCH_DTYPES[each.dtype])
+                results.append(raw.as_strided(each.shape, each.strides))
+            for tensor, memory in zip(tensors, held, strict=True):
+                torch.from_numpy(bridge._bytes(tensor.detach())).copy_(torch.from_numpy(memory.numpy()))
+            compared.append(describe.__name__)
+            return [*results, *way.notes]
+
+        with torch.autocast("cpu", torch.float16):
+            expected = _gradients(copy.deepcopy(ours), x)
+            monkeypatch.setattr(chain, "operate", operate)
+            found = _gradients(ours, x)
+    assert compared == ["_forward", "_backward"]
+    for one, right in zip(found, expected, strict=True):
+        assert (one.dtype, one.stride()) == (right.dtype, right.stride())
+        torch.testing.assert_close(one, right, rtol=0.02, atol=0.01 * float(right.detach().abs().max()))
