@@ -61,7 +61,7 @@ class _Known:
     """
 
     path: _Path
-    kind: type
+    kind: Any
     num_children: int
 
     def among(self, children: Mapping[str, nn.Module]) -> nn.Module | None:
@@ -118,9 +118,9 @@ class _Joined:
         """The modules; None where one is not what it was, or somebody takes part in its calls."""
         if not _grad_is_enabled() or all_are_watched():
             return None
-        found = []
+        found: list[Any] = []
         for known in self._modules:
-            module: Any = known.among(children)
+            module = known.among(children)
             if module is None or type(module) is not known.kind or len(module._modules) != known.num_children:
                 return None
             if is_watched_itself(module):
@@ -250,6 +250,11 @@ class _Call:
 _DEEPEST = 2
 """Names in a path."""
 
+_MOST_LAYERS = 8
+"""Of a chain, whose activations are kept until the backward of all of them is over: as many as a residual block with a projection
+has. VGG's features are one forward: what the first of them keep would else be there beside gradients and what the last keep.
+"""
+
 
 def _is_linked(module: nn.Module) -> bool:
     return isinstance(module, Linked) and module.linked_ndim is not None
@@ -267,10 +272,11 @@ def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -
     """
     calls = [call for node in run if (call := _Call.of(node, module)) is not None]
     ndims: set[int] = set()
-    longest = 1
+    num_layers, longest = 0, 1
     for length, call in enumerate(calls, start=1):
         ndims |= {_at(module, path).linked_ndim for path in call.layers}
-        if len(ndims - {ANY_NDIM}) > 1:
+        num_layers += len(call.layers)
+        if len(ndims - {ANY_NDIM}) > 1 or num_layers > _MOST_LAYERS:
             break
         inside = set(run[:length])
         if all(user in inside for node in run[: length - 1] for user in node.users):

@@ -293,6 +293,16 @@ def test_layers_are_called_one_by_one_where_they_must_be(monkeypatch: pytest.Mon
     torch.testing.assert_close(ours(x), theirs(x))
 
 
+def test_long_rows_are_cut_so_that_activations_go_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = _pair(
+        lambda: nn.Sequential(*(each for _ in range(7) for each in (nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.ReLU())))
+    )
+    x = _x()
+    assert _calls(ours, x, monkeypatch) == [8, 6]
+    theirs.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(_gradients(ours, x)[0], _gradients(theirs, x)[0], rtol=1e-9, atol=1e-9)
+
+
 def test_settings_that_change_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, ours = _pair(Bottleneck)
     x = _x()
