@@ -97,7 +97,7 @@ class _Joined:
             value
             for layer in layers
             for place, value in enumerate(layer.reads)
-            if place or not modules[layer.module].kind.casts  # type: ignore[attr-defined]
+            if place or not modules[layer.module].kind.casts
         }
         self._may_be_cast = [value not in not_cast for value in range(num_inputs)]
 
