@@ -2,8 +2,8 @@
 
     conv -> bn -> relu -> conv -> bn -> add -> relu     one operation forward and one backward, one node of autograd's graph
 
-They are found in what `torch.fx` recorded of the module's forward: runs of convolutions, batch normalisations and maximum pooling,
-with their ReLUs and sums, of whose results none but the last is read by others. What is there at a call decides how it is made:
+They are found in what `torch.fx` recorded of the module's forward: runs of calls of `Linked` layers, with their ReLUs and sums, of
+whose results none but the last is read by others. What is there at a call decides how it is made:
 layer by layer wherever a hook has come, a module been replaced, no gradient is wanted or a batch normalisation is in evaluation.
 """
 
@@ -56,7 +56,7 @@ class _Known:
 
     Args:
         path: Among the children of the module whose forward that is.
-        kind: Its class.
+        kind: Its class, without what fusing made of that.
         num_children: That it had.
     """
 
@@ -121,9 +121,9 @@ class _Joined:
         found: list[Any] = []
         for known in self._modules:
             module = known.among(children)
-            if module is None or type(module) is not known.kind or len(module._modules) != known.num_children:
+            if module is None or (type(module) is not known.kind and _class_of(module) is not known.kind):
                 return None
-            if is_watched_itself(module):
+            if len(module._modules) != known.num_children or is_watched_itself(module):
                 return None
             found.append(module)
         return found
@@ -191,9 +191,14 @@ class _Joined:
         return values[-1]
 
 
-def join(graph: fx.Graph, module: nn.Module) -> None:
-    """Replace the runs of calls in a module's forward that are chains, each by one call."""
+def join(graph: fx.Graph, module: nn.Module) -> int:
+    """Replace the runs of calls in a module's forward that are chains, each by one call.
+
+    Returns:
+        How many there are.
+    """
     run: list[fx.Node] = []
+    num_chains = 0
     for node in (*graph.nodes, None):
         if node is not None and node.op == "get_attr":
             continue
@@ -201,7 +206,10 @@ def join(graph: fx.Graph, module: nn.Module) -> None:
             run.append(node)
             continue
         while run:
-            run = run[_replace_first(graph, module, run) :]
+            looked_at, is_chain = _replace_first(graph, module, run)
+            num_chains += is_chain
+            run = run[looked_at:]
+    return num_chains
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +246,9 @@ class _Call:
             return None
         path, called = _path(target), module.get_submodule(str(target))
         layers: tuple[_Path, ...] = (path,)
-        if type(called) is nn.Sequential and len(called) and all(_is_linked(child) for child in called):
+        if _class_of(called).forward is nn.Sequential.forward and len(called._modules):
+            if not all(child is not None and _is_linked(child) for child in called._modules.values()):
+                return None
             layers = tuple((*path, name) for name in called._modules)
         elif not _is_linked(called):
             return None
@@ -256,6 +266,11 @@ has. VGG's features are one forward: what the first of them keep would else be t
 """
 
 
+def _class_of(module: nn.Module) -> Any:
+    """A module's class, or the one that fusing made another of: in training they do the same."""
+    return getattr(type(module), "_theirs", type(module))
+
+
 def _is_linked(module: nn.Module) -> bool:
     return isinstance(module, Linked) and module.linked_ndim is not None
 
@@ -264,11 +279,11 @@ def _path(target: Any) -> _Path:
     return tuple(str(target).split("."))
 
 
-def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -> int:
+def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -> tuple[int, bool]:
     """Replace the longest chain that a run begins with, if that is one.
 
     Returns:
-        How many nodes of the run have been looked at.
+        How many nodes of the run have been looked at, and whether they were one.
     """
     calls = [call for node in run if (call := _Call.of(node, module)) is not None]
     ndims: set[int] = set()
@@ -284,7 +299,7 @@ def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -
     chosen = calls[:longest]
     paths = [path for call in chosen for path in call.layers]
     if len(paths) < 2 or not any(list(_at(module, path).parameters()) for path in paths):
-        return longest
+        return longest, False
     last = run[longest - 1]
     inputs = list(dict.fromkeys(read for call in chosen for read in call.reads if read not in run[:longest]))
     joined = _joined(module, run[:longest], chosen, inputs)
@@ -302,7 +317,7 @@ def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -
     for node in reversed(graph.nodes):
         if node.op == "get_attr" and not node.users:
             graph.erase_node(node)
-    return longest
+    return longest, True
 
 
 def _at(module: nn.Module, path: _Path) -> Any:
@@ -330,7 +345,7 @@ def _joined(module: nn.Module, nodes: Sequence[fx.Node], calls: Sequence[_Call],
         as_layers[node] = reads[0]
     modules = [_at(module, path) for path in known]
     return _Joined(
-        [_Known(path, type(each), len(each._modules)) for path, each in zip(known, modules, strict=True)],
+        [_Known(path, _class_of(each), len(each._modules)) for path, each in zip(known, modules, strict=True)],
         layers,
         plain,
         len(inputs),

@@ -64,11 +64,13 @@ class _Forward:
         run: run(module, *arguments).
         fused: Names of the layers that are fused.
         left: Those that could be, but are not.
+        num_chains: Of layers that are one operation.
     """
 
     run: Callable[..., Any]
     fused: tuple[str, ...]
     left: tuple[Left, ...]
+    num_chains: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
                 left += [(prefix + each, why) for each, why in found.training.left]
                 if found.untraced is not None:
                     left.append((name, found.untraced))
-                if found.training.fused:
+                if found.training.fused or found.training.num_chains:
                     continue
             module.__class__ = theirs
             module.__dict__.pop(_KEPT, None)
@@ -203,12 +205,11 @@ def _trace_as(module: nn.Module, *, training: bool) -> _Forward:
             fused.append(name)
         else:
             left.append((name, reason))
-    if training:
-        join(graph, module)
+    num_chains = join(graph, module) if training else 0
     code = graph.python_code("self")
     names = dict(code.globals)
     exec(code.src, names)
-    return _Forward(names["forward"], tuple(fused), tuple(left))
+    return _Forward(names["forward"], tuple(fused), tuple(left), num_chains)
 
 
 def _patterns(graph: fx.Graph, module: nn.Module, training: bool) -> Iterator[_Pattern]:

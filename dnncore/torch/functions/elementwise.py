@@ -18,7 +18,7 @@ from dnncore.torch.functions.link import DY, Settings
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
-__all__ = ["DROPOUT_LINK", "activation", "drawn_state", "dropout"]
+__all__ = ["ACTIVATION_LINK", "DROPOUT_LINK", "activation", "drawn_state", "dropout"]
 
 
 def _activated(activation: ActivationDescriptor, x: TensorDescriptor) -> Operation:
@@ -49,6 +49,31 @@ class _Activation(Function):
         kept = ctx.saved_tensors
         (dx,) = operate(_activation_gradient, (ctx.activation,), (kept[0], kept[-1], dy))
         return dx, None
+
+
+class _ActivationLink:
+    """An activation as one of several layers: settings are this and the activation. Immutable."""
+
+    def forward(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> Operation:  # noqa: ARG002
+        """x -> y."""
+        return _activated(settings[1], *given)
+
+    def reads(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> tuple[int, ...]:  # noqa: ARG002
+        """x, or y where that tells the slope; y, and dy."""
+        return (1 if settings[1].result_tells_slope(given[0].dtype) else 0), 1, DY
+
+    def backward(
+        self,
+        settings: Settings,
+        given: Sequence[TensorDescriptor],  # noqa: ARG002 (it is read)
+        read: Sequence[TensorDescriptor],
+        wanted: Sequence[bool],  # noqa: ARG002 (there is one)
+    ) -> tuple[Operation, tuple[int, ...]]:
+        """That of x."""
+        return _activation_gradient(settings[1], *read), (0,)
+
+
+ACTIVATION_LINK = _ActivationLink()
 
 
 def _activated_in_place(activation: ActivationDescriptor, x: TensorDescriptor) -> Operation:
