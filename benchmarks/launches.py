@@ -29,7 +29,7 @@ from dnncore.figures import H200
 from dnncore.handle import Handle
 from dnncore.torch import bridge
 from dnncore.torch.dtypes import TORCH_DTYPES
-from dnncore.torch.operation import Operation
+from dnncore.torch.operation import Composite, Operation
 
 __all__ = ["Tally", "count_launches", "tally_step"]
 
@@ -78,19 +78,19 @@ def _planning(handle: Handle, tallies: dict[str, Tally]) -> Iterator[None]:
     def prepare(
         _key: Any,
         _place: Any,
-        operation: Callable[..., Operation],
+        operation: Callable[..., Operation | Composite],
         settings: tuple[Any, ...],
         tensors: Sequence[torch.Tensor | None],
-    ) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+    ) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
         described = operation(*settings, *(t if t is None else bridge._describe(t) for t in tensors))
-        way = bridge.fastest_way(handle, described.ways)
+        way = bridge.chosen_way(handle, described)
         plans = [handle.plan(step.problem) for step in way.steps]
         kernels = tuple(entry for plan in plans for entry in _entries(plan.work))
         seconds = sum(plan.offer.seconds for plan in plans)
         scratch_bytes = way.scratch_bytes + max(plan.workspace_bytes for plan in plans)
         name = f"{operation.__module__.rpartition('.')[2]}{operation.__name__}"
 
-        def run(_tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        def run(_tensors: Sequence[torch.Tensor]) -> list[Any]:
             tally = tallies[name]
             tally.calls += 1
             tally.launches += len(kernels)
@@ -98,10 +98,11 @@ def _planning(handle: Handle, tallies: dict[str, Tally]) -> Iterator[None]:
             tally.seconds += seconds
             tally.scratch_bytes = max(tally.scratch_bytes, scratch_bytes)
             tally.kinds[kernels] += 1
-            return [
+            made = [
                 torch.empty_strided(each.shape, each.strides, dtype=TORCH_DTYPES[each.dtype], device="meta")
                 for each in way.results
             ]
+            return [*made, *way.notes]
 
         return run
 

@@ -17,7 +17,7 @@ from struct import pack
 
 import numpy as np
 
-from dnncore.backend import TICKET_BYTES
+from dnncore.backend import TICKET_BYTES, Wired
 from dnncore.cuda.tensor_map import TENSOR_MAP_BYTES, TensorMap
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures
@@ -40,6 +40,7 @@ __all__ = [
     "blocks_for",
     "described",
     "in_order",
+    "joined",
     "kernel_call",
     "rewired",
 ]
@@ -341,6 +342,21 @@ def rewired(
         return replace(call, destination=place(call.destination), source=place(call.source))
 
     return tuple(each for call in calls for each in rewire(call))
+
+
+def joined(parts: Sequence[Wired], scratch_bytes: int) -> Calls:
+    """Work in a row as one, on the operands that each part names.
+
+    Args:
+        parts: Whose work is calls.
+        scratch_bytes: Of the workspace, what parts name as operands; behind these lie the workspaces of all.
+    """
+    rest = Place(WORKSPACE, scratch_bytes)
+    return tuple(
+        call
+        for part in parts
+        for call in rewired(part.work, [Place(*at) for at in part.operands], rest, alpha=part.alpha, beta=part.beta)
+    )
 
 
 def _where_aligned(alignments: Sequence[tuple[Place, int]], aligned: Calls, otherwise: Calls) -> Calls:

@@ -12,7 +12,7 @@ from dnncore.cuda import figures as known
 from dnncore.cuda import shipped
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.algorithms import algorithms_for
-from dnncore.cuda.calls import WORKSPACE, Calls, Place, described, rewired
+from dnncore.cuda.calls import Calls, described, joined
 from dnncore.cuda.runtime import driver, kernels
 from dnncore.cuda.runtime.binder import bind, wire
 from dnncore.cuda.runtime.context import Context, retained
@@ -142,13 +142,7 @@ class CudaDevice:
             BackendUnavailableError: there is neither a compiler nor a prebuilt cubin of it.
         """
         assert isinstance(stream, CudaStream)
-        rest = Place(WORKSPACE, scratch_bytes)
-        calls = tuple(
-            call
-            for part in parts
-            for call in rewired(part.work, [Place(*at) for at in part.operands], rest, alpha=part.alpha, beta=part.beta)
-        )
-        return wire(calls, self._kernels, self._context, stream)
+        return wire(joined(parts, scratch_bytes), self._kernels, self._context, stream)
 
     def capture(self, steps: Sequence[Bound]) -> CudaGraph:
         """Make a CUDA graph of bound calls."""

@@ -24,15 +24,18 @@ from dnncore.handle import Handle
 from dnncore.per_thread import PerThread
 from dnncore.program import SCRATCH, WiredStep
 from dnncore.torch.dtypes import DTYPES, TORCH_DTYPES
-from dnncore.torch.operation import Behind, Operation, Place, Scratch, Way
+from dnncore.torch.operation import Behind, Composite, Operation, Place, Scratch, Way
 
-__all__ = ["Door", "current_handle", "fastest_way", "operate"]
+__all__ = ["Door", "chosen_way", "current_handle", "fastest_way", "operate"]
 
 _MOST_OPERATIONS = 4096
 """That a thread remembers: shapes may be new ones at every call."""
 
-_Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-"""run(given tensors) -> results: makes them and enqueues what computes them."""
+_Describes = Callable[..., Operation | Composite]
+"""describe(*settings, *descriptors) says what is to be done to tensors of these forms."""
+
+_Run = Callable[[Sequence[torch.Tensor]], Sequence[Any]]
+"""run(given tensors) -> results: makes them and enqueues what computes them. Behind them are the way's notes."""
 
 _Fits = Callable[..., bool]
 """fits(*tensors): whether they are of the form that something was planned for."""
@@ -61,7 +64,7 @@ class Door:
 
     def prepare(
         self,
-        operation: Callable[..., Operation],
+        operation: _Describes,
         settings: tuple[Any, ...],
         tensors: Sequence[torch.Tensor | None],
     ) -> _Run:
@@ -70,10 +73,10 @@ class Door:
             if tensor is not None and tensor.device != self._device:
                 raise BadParamError(f"tensors are on {tensor.device} and on {self._device}; all must be on one device")
         described = operation(*settings, *(t if t is None else _describe(t) for t in tensors))
-        way = fastest_way(self.handle, described.ways)
+        way = chosen_way(self.handle, described)
         enqueue = self.handle.wire(_wired(self.handle, way, tensors), self._reserve, way.scratch_bytes)
         formats = [(each.shape, each.strides, TORCH_DTYPES[each.dtype]) for each in way.results]
-        return _run(enqueue, formats, self._empty, self._address)
+        return _run(enqueue, formats, way.notes, self._empty, self._address)
 
     def abandon(self) -> None:
         """Give the handle back, for a thread that has ended."""
@@ -98,6 +101,13 @@ def _wired(handle: Handle, way: Way, tensors: Sequence[torch.Tensor | None]) -> 
     ]
 
 
+def chosen_way(handle: Handle, described: Operation | Composite) -> Way:
+    """The way that an operation takes, or each of several in a row."""
+    if isinstance(described, Composite):
+        return described.compose(lambda operation: fastest_way(handle, operation.ways))
+    return fastest_way(handle, described.ways)
+
+
 def fastest_way(handle: Handle, ways: Sequence[Way]) -> Way:
     """By estimate, without compiling anything; one that is the only way is not asked what it takes."""
     return (
@@ -110,17 +120,18 @@ def fastest_way(handle: Handle, ways: Sequence[Way]) -> Way:
 def _run(
     enqueue: Enqueue,
     formats: Sequence[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]],
+    notes: tuple[Any, ...],
     empty: _Empty,
     address: Callable[[torch.Tensor], Address],
 ) -> _Run:
     """Makers of one, two or three results are written out: a loop over them takes as long as making one."""
 
-    def run(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def run(tensors: Sequence[torch.Tensor]) -> Sequence[Any]:
         results = [empty(*each) for each in formats]
         enqueue([*map(address, tensors), *map(address, results)])
-        return results
+        return [*results, *notes] if notes else results
 
-    if not 1 <= len(formats) <= 3:
+    if notes or not 1 <= len(formats) <= 3:
         return run
     shape, strides, dtype = formats[0]
 
@@ -203,13 +214,13 @@ class _Thread(PerThread[tuple[int, int | None], Door]):
     def __init__(self) -> None:
         super().__init__()
         self.seen: dict[tuple[Any, ...], _Run] = {}
-        self.recent: dict[tuple[Callable[..., Operation], int], _Recent] = {}
+        self.recent: dict[tuple[_Describes, int], _Recent] = {}
 
     def prepare(
         self,
         key: tuple[Any, ...],
         place: tuple[int, int | None],
-        operation: Callable[..., Operation],
+        operation: _Describes,
         settings: tuple[Any, ...],
         tensors: Sequence[torch.Tensor | None],
     ) -> _Run:
@@ -225,7 +236,7 @@ class _Thread(PerThread[tuple[int, int | None], Door]):
 
     def note(
         self,
-        caller: tuple[Callable[..., Operation], int],
+        caller: tuple[_Describes, int],
         stream: int | None,
         settings: tuple[Any, ...],
         tensors: Sequence[torch.Tensor | None],
@@ -305,11 +316,11 @@ def _describe(tensor: torch.Tensor) -> TensorDescriptor:
 
 
 def operate(
-    operation: Callable[..., Operation],
+    operation: _Describes,
     settings: tuple[Any, ...],
     tensors: Sequence[torch.Tensor | None],
     caller: int | None = None,
-) -> Sequence[torch.Tensor]:
+) -> Sequence[Any]:
     """Enqueue an operation on PyTorch's current stream.
 
     Args:
@@ -320,7 +331,7 @@ def operate(
             its settings. All else is compared, so it may become the `id` of something else. None for callers of many forms.
 
     Returns:
-        The results, in the operation's order.
+        The results, in the operation's order, and its notes.
 
     Raises:
         BadParamError: the tensors are on different devices, or do not fit together.
@@ -350,7 +361,7 @@ def _given(tensors: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor]:
 def _planned(
     stream: int | None,
     index: int,
-    operation: Callable[..., Operation],
+    operation: _Describes,
     settings: tuple[Any, ...],
     tensors: Sequence[torch.Tensor | None],
 ) -> _Run:

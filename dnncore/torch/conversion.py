@@ -53,7 +53,8 @@ def convert(model: nn.Module, *, fuse: bool = False) -> Conversion:
         model: The model.
         fuse: Whether convolutions and linear layers take the ReLU behind them into their own operation, and batch normalisations in
             training that and a residual that is added before it. They are looked for with torch.fx in each module's own forward,
-            which must not branch on what it is given, nor on attributes that change later but for `training`.
+            which must not branch on what it is given, nor on attributes that change later but for `training`. In training, such
+            layers in a row are one operation forward and one backward.
 
     Raises:
         BadParamError: it is no module of PyTorch's.

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from dnncore.torch.graph_breaks import breaks_graph, runs_untraced, traced_from_within
-from dnncore.torch.modules import MODULES
+from dnncore.torch.chains import join
+from dnncore.torch.graph_breaks import breaks_graph, traced_from_within
+from dnncore.torch.layer_relu import RELU_MODULES, layer_relu
 from dnncore.torch.modules.layer import TakesRelu, is_traced, is_watched
 
 __all__ = ["fuse"]
 
-_RELU_MODULES = (nn.ReLU, MODULES[nn.ReLU])
 _RELU_FUNCTIONS = (torch.relu, torch.relu_, nn.functional.relu, nn.functional.relu_, "relu", "relu_")
 _SUMS = (operator.add, torch.add, "add")
 _SUMS_IN_PLACE = (operator.iadd, "add_")
@@ -64,11 +64,13 @@ class _Forward:
         run: run(module, *arguments).
         fused: Names of the layers that are fused.
         left: Those that could be, but are not.
+        num_chains: Of layers that are one operation.
     """
 
     run: Callable[..., Any]
     fused: tuple[str, ...]
     left: tuple[Left, ...]
+    num_chains: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
                 left += [(prefix + each, why) for each, why in found.training.left]
                 if found.untraced is not None:
                     left.append((name, found.untraced))
-                if found.training.fused:
+                if found.training.fused or found.training.num_chains:
                     continue
             module.__class__ = theirs
             module.__dict__.pop(_KEPT, None)
@@ -203,10 +205,11 @@ def _trace_as(module: nn.Module, *, training: bool) -> _Forward:
             fused.append(name)
         else:
             left.append((name, reason))
+    num_chains = join(graph, module) if training else 0
     code = graph.python_code("self")
     names = dict(code.globals)
     exec(code.src, names)
-    return _Forward(names["forward"], tuple(fused), tuple(left))
+    return _Forward(names["forward"], tuple(fused), tuple(left), num_chains)
 
 
 def _patterns(graph: fx.Graph, module: nn.Module, training: bool) -> Iterator[_Pattern]:
@@ -238,7 +241,7 @@ def _is_read_once(node: Any) -> bool:
 
 def _is_relu(node: fx.Node, module: nn.Module) -> bool:
     if node.op == "call_module":
-        return type(module.get_submodule(str(node.target))) in _RELU_MODULES
+        return type(module.get_submodule(str(node.target))) in RELU_MODULES
     return node.target in _RELU_FUNCTIONS
 
 
@@ -264,29 +267,11 @@ def _rewrite(graph: fx.Graph, pattern: _Pattern) -> None:
         modules = [graph.create_node("get_attr", layer.target)]
         modules.append(graph.create_node("get_attr", relu.target) if relu.op == "call_module" else None)
         residuals = () if pattern.sum is None else (pattern.residual,)
-        fused = graph.call_function(_layer_relu, (*modules, layer.args[0], *residuals))
+        fused = graph.call_function(layer_relu, (*modules, layer.args[0], *residuals))
     relu.replace_all_uses_with(fused)
     for node in (relu, pattern.sum, layer):
         if node is not None:
             graph.erase_node(node)
-
-
-@runs_untraced
-def _layer_relu(layer: Any, relu: Any, x: Tensor, *residuals: Tensor) -> Tensor:
-    """relu(layer(x) + residual), one after the other where a module has been replaced or is watched since."""
-    y: Tensor
-    if (
-        isinstance(layer, TakesRelu)
-        and (not residuals or layer.takes_residual)
-        and not is_watched(layer)
-        and (relu is None or (type(relu) in _RELU_MODULES and not is_watched(relu)))
-    ):
-        y = layer.forward_relu(x, *residuals)
-        return y
-    y = layer(x)
-    for residual in residuals:
-        y = y + residual
-    return y.relu() if relu is None else relu(y)
 
 
 @cache

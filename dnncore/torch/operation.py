@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import Problem
 
-__all__ = ["Behind", "Operation", "Place", "Scratch", "Step", "Way"]
+__all__ = ["Behind", "Composite", "Operation", "Place", "Scratch", "Step", "Way"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,13 @@ class Way:
             these, what the backward reads or nobody, which may lie otherwise in another way, or not be there.
         steps: What computes them.
         scratch_bytes: Of scratch memory, those that steps name; what a launch needs itself lies behind them.
+        notes: What is handed out behind the tensors that were made, the same at every call: what else the backward has to know.
     """
 
     results: tuple[TensorDescriptor, ...]
     steps: tuple[Step, ...]
     scratch_bytes: int = 0
+    notes: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +97,14 @@ class Operation:
     def any_of(cls, operations: Iterable[Operation]) -> Operation:
         """One of several that come to the same for PyTorch's users."""
         return cls(tuple(way for operation in operations for way in operation.ways))
+
+
+@dataclass(frozen=True, slots=True)
+class Composite:
+    """Operations in a row, each of which takes its fastest way: what they are may depend on the ways of those before. Immutable.
+
+    Args:
+        compose: compose(choose) -> one way for all of them; `choose` gives an operation's.
+    """
+
+    compose: Callable[[Callable[[Operation], Way]], Way]

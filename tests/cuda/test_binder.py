@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ class _Driver:
         monkeypatch.setattr(driver, "context_getter", lambda: lambda: (SUCCESS, self.current))
         monkeypatch.setattr(driver, "memset", lambda queue, *rest: self.nodes.append((queue, MemsetNode(*rest))))
         monkeypatch.setattr(driver_tensor_map, "encode_tensor_map", _encoded)
+        monkeypatch.setattr(driver_tensor_map, "tensor_map_encoder", lambda tensor: partial(_encoded, tensor))
         monkeypatch.setattr(driver, "copy", lambda queue, *rest: self.nodes.append((queue, CopyNode(*rest))))
 
     def _launcher(self, unit: Unit, grid: Any, block: Any, params: bytes, shared_bytes: int, starts_early: bool) -> Any:

@@ -14,6 +14,7 @@ from torch import nn
 import dnncore.torch as dt
 from dnncore.descriptors import ConvolutionDescriptor
 from dnncore.errors import BadParamError
+from tests.torch import test_chains as chains
 from tests.torch.test_calls import FORMS, layers_for, steps
 from tests.torch.test_convert import BATCHES, LAYERS
 from tests.torch.test_gradients import FUNCTIONS
@@ -53,6 +54,43 @@ def test_values_and_gradients_are_those_of_pytorch(
     seed = torch.linspace(-1, 1, mine.numel(), dtype=torch.float64, device=_CUDA).reshape(mine.shape)
     for a, b in zip(torch.autograd.grad(mine, inputs, seed), torch.autograd.grad(yours, inputs, seed), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("layout", chains.FORMATS)
+@pytest.mark.parametrize("name", chains.BLOCKS)
+def test_a_chain_has_the_gradients_of_its_layers(name: str, layout: str) -> None:
+    nets = [net.cuda() for net in chains._pair(chains.BLOCKS[name])]
+    x = chains._x(layout=layout).detach().cuda().requires_grad_()
+    found = []
+    for net in nets:
+        y = net(x)
+        seed = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=_CUDA).view(y.shape)
+        found.append([y, *torch.autograd.grad(y, [x, *net.parameters()], seed)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("layout", chains.FORMATS)
+def test_a_chain_under_autocast_gives_what_its_layers_give_one_by_one(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on another stream, and with a backward that begins on it."""
+    _, ours = chains._pair(lambda: nn.Sequential(*(chains.Bottleneck() for _ in range(2))), torch.float32)
+    ours.cuda()
+    x = chains._x(torch.float16, layout).detach().cuda().requires_grad_()
+    found = []
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream), torch.autocast("cuda", torch.float16):
+        for together in (True, False):
+            if not together:
+                monkeypatch.setattr("dnncore.torch.chains.wants_gradient", lambda *_: False)
+            y = ours(x)
+            assert (type(y.grad_fn).__name__ == "ChainBackward") is together
+            found.append([y, *torch.autograd.grad(y, [x, *ours.parameters()], torch.cos(y.detach()))])
+    stream.synchronize()
+    assert torch.equal(found[0][0], found[1][0])
+    for one, another in zip(*found, strict=True):
+        torch.testing.assert_close(one, another, rtol=5e-3, atol=5e-3 * float(another.detach().abs().max()))
 
 
 def _residual_net() -> nn.Module:

@@ -39,6 +39,7 @@ def test_a_fused_layer_is_the_two_one_after_the_other(
     layer: nn.Module, shape: tuple[int, ...], inplace: bool, training: bool, dtype: torch.dtype | None
 ) -> None:
     theirs = nn.Sequential(copy.deepcopy(layer), nn.ReLU(inplace))
+    theirs[0].reset_parameters()  # as the seed has it: when the module was made there was none
     ours = copy.deepcopy(theirs).train(training)
     assert dt.convert(ours, fuse=True).fused == ("0",)
     x = torch.randn(shape).to(dtype or torch.float32).requires_grad_()

@@ -16,7 +16,7 @@ since a launch takes less time than the loops and calls that would interpret its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from struct import Struct
 from types import CodeType
 from typing import Any
@@ -216,7 +216,7 @@ def _compiled(source: str) -> CodeType:
 
 def _map_writer(block: bytearray, slot: MapSlot) -> Callable[[int], None]:
     """What writes the map of a tensor at an address into a parameter block."""
-    encoded = lru_cache(maxsize=_MAPS_KEPT)(partial(driver_tensor_map.encode_tensor_map, slot.tensor))
+    encoded = lru_cache(maxsize=_MAPS_KEPT)(driver_tensor_map.tensor_map_encoder(slot.tensor))
     field = memoryview(block)[slot.field : slot.field + TENSOR_MAP_BYTES]
 
     def write(address: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -28,10 +29,11 @@ from dnncore.torch.functions.formats import (
     wants_gradient,
 )
 from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.functions.link import DY, NotLinkedError, Settings
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
-__all__ = ["batch_norm", "batch_norm_in_training"]
+__all__ = ["LINK", "batch_norm", "batch_norm_in_training"]
 
 
 def _per_channel(x: TensorDescriptor, dtype: DType) -> TensorDescriptor:
@@ -260,6 +262,44 @@ class _BatchNormInference(Function):
         if ctx.needs_input_grad[2]:
             dbias = dy.sum(places, dtype=factor.dtype)
         return dx, dweight, dbias, None, None, None
+
+
+class _Link:
+    """Batch normalisation in training as one of several layers: settings are this, momentum, eps and the activation. Immutable."""
+
+    def forward(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> Operation:  # noqa: ARG002
+        """(x, weight, bias, running statistics, residual) -> y, `statistics`; all but x in the dtype of x or its compute type."""
+        if len(given) > _RESIDUAL and (given[_RESIDUAL].shape, given[_RESIDUAL].dtype) != (
+            given[0].shape,
+            given[0].dtype,
+        ):
+            raise NotLinkedError
+        return _trained(*settings[1:], *given)
+
+    def reads(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> tuple[int, ...]:  # noqa: ARG002
+        """As `_gradients` has it."""
+        y = len(given)
+        if settings[3] is None:
+            return DY, 0, 1, y + 1
+        return (DY, 0, 1, y + 1, y) if y > _RESIDUAL else (DY, 0, 1, y + 1, y, 2)
+
+    def backward(
+        self,
+        settings: Settings,
+        given: Sequence[TensorDescriptor],
+        read: Sequence[TensorDescriptor],
+        wanted: Sequence[bool],  # noqa: ARG002 (all are computed together)
+    ) -> tuple[Operation, tuple[int, ...]]:
+        """Those of x, weight and bias, and that of the residual."""
+        has_residual = len(given) > _RESIDUAL
+        operation = _gradients(given[2].dtype is given[0].dtype, settings[3], has_residual, *read)
+        return operation, (0, 1, 2, _RESIDUAL) if has_residual else (0, 1, 2)
+
+
+_RESIDUAL = 5
+"""Its number among what the forward is given."""
+
+LINK = _Link()
 
 
 @breaks_graph

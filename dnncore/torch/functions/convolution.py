@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from dnncore.descriptors import ConvolutionDescriptor, MathType, TensorDescripto
 from dnncore.dtypes import DType
 from dnncore.problems import AddProblem, ConvolutionProblem, Direction, FusedConvolutionProblem, SumProblem
 from dnncore.torch.bridge import operate
-from dnncore.torch.dtypes import DTYPES
+from dnncore.torch.dtypes import DTYPES, TORCH_DTYPES
 from dnncore.torch.functions.draft import RELU, Draft, is_cast, relu_in_place, sum_dtype
 from dnncore.torch.functions.formats import (
     along_channels,
@@ -24,10 +25,11 @@ from dnncore.torch.functions.formats import (
     wants_gradient,
 )
 from dnncore.torch.functions.gradients import Function, first_derivative, gradients_of
+from dnncore.torch.functions.link import DY, Settings
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation, Step
 
-__all__ = ["convolution"]
+__all__ = ["LINK", "convolution"]
 
 _OF_16_BITS = (DType.FLOAT16, DType.BFLOAT16)
 
@@ -192,6 +194,39 @@ class _Convolution(Function):
         return gradients_of(wanted)(
             (*operate(_backward, (conv, parameters, wanted), (x, w, dy, *of_relu), caller), None)
         )
+
+
+class _Link:
+    """A convolution as one of several layers: settings are this, the convolution, and whether a ReLU follows. Immutable."""
+
+    def forward(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> Operation:
+        """(x, w, bias) -> y, and parameters that are cast, w first."""
+        _, conv, relu = settings
+        return _forward(conv, casts, relu, *given)
+
+    def reads(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> tuple[int, ...]:
+        """x, w as the forward had it, dy, and y where a ReLU follows."""
+        y = len(given)
+        w = y + 1 if casts and is_cast(given[1].dtype, given[0].dtype) else 1
+        return (0, w, DY, y) if settings[2] else (0, w, DY)
+
+    def backward(
+        self,
+        settings: Settings,
+        given: Sequence[TensorDescriptor],
+        read: Sequence[TensorDescriptor],
+        wanted: Sequence[bool],
+    ) -> tuple[Operation, tuple[int, ...]]:
+        """Those that are wanted, of parameters in their dtypes."""
+        w = given[1]
+        parameters = TORCH_DTYPES[w.dtype], TORCH_DTYPES[given[-1].dtype], w.strides
+        of = (*wanted[:2], False, *wanted[2:])
+        return _backward(settings[1], parameters, of, *read), tuple(
+            n for n, is_wanted in enumerate(wanted) if is_wanted
+        )
+
+
+LINK = _Link()
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,10 +14,11 @@ from dnncore.torch.bridge import operate
 from dnncore.torch.dtypes import DTYPES
 from dnncore.torch.functions.formats import like, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative
+from dnncore.torch.functions.link import DY, Settings
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
-__all__ = ["activation", "dropout"]
+__all__ = ["ACTIVATION_LINK", "DROPOUT_LINK", "activation", "drawn_state", "dropout"]
 
 
 def _activated(activation: ActivationDescriptor, x: TensorDescriptor) -> Operation:
@@ -47,6 +49,31 @@ class _Activation(Function):
         kept = ctx.saved_tensors
         (dx,) = operate(_activation_gradient, (ctx.activation,), (kept[0], kept[-1], dy))
         return dx, None
+
+
+class _ActivationLink:
+    """An activation as one of several layers: settings are this and the activation. Immutable."""
+
+    def forward(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> Operation:  # noqa: ARG002
+        """x -> y."""
+        return _activated(settings[1], *given)
+
+    def reads(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> tuple[int, ...]:  # noqa: ARG002
+        """x, or y where that tells the slope; y, and dy."""
+        return (1 if settings[1].result_tells_slope(given[0].dtype) else 0), 1, DY
+
+    def backward(
+        self,
+        settings: Settings,
+        given: Sequence[TensorDescriptor],  # noqa: ARG002 (it is read)
+        read: Sequence[TensorDescriptor],
+        wanted: Sequence[bool],  # noqa: ARG002 (there is one)
+    ) -> tuple[Operation, tuple[int, ...]]:
+        """That of x."""
+        return _activation_gradient(settings[1], *read), (0,)
+
+
+ACTIVATION_LINK = _ActivationLink()
 
 
 def _activated_in_place(activation: ActivationDescriptor, x: TensorDescriptor) -> Operation:
@@ -97,6 +124,36 @@ class _Dropout(Function):
         return dx, None, None
 
 
+class _DropoutLink:
+    """Dropout as one of several layers: settings are this and the probability. Immutable."""
+
+    def forward(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> Operation:  # noqa: ARG002
+        """(x, state) -> y."""
+        return _dropped(settings[1], *given)
+
+    def reads(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> tuple[int, ...]:  # noqa: ARG002
+        """dy and the state."""
+        return DY, 1
+
+    def backward(
+        self,
+        settings: Settings,
+        given: Sequence[TensorDescriptor],  # noqa: ARG002 (dx lies like dy)
+        read: Sequence[TensorDescriptor],
+        wanted: Sequence[bool],  # noqa: ARG002 (there is one)
+    ) -> tuple[Operation, tuple[int, ...]]:
+        """That of x."""
+        return _dropped(settings[1], *read), (0,)
+
+
+DROPOUT_LINK = _DropoutLink()
+
+
+def drawn_state(device: torch.device) -> Tensor:
+    """A state for a dropout, from PyTorch's generator of a device."""
+    return torch.randint(-(2**31), 2**31, (4,), dtype=torch.int32, device=device)
+
+
 @breaks_graph
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, state: Tensor | None = None) -> Tensor:
     """x / (1 - p), or 0 with probability p; x outside training.
@@ -108,7 +165,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, state: Tensor | No
     if not training:
         return x
     if state is None:
-        state = torch.randint(-(2**31), 2**31, (4,), dtype=torch.int32, device=x.device)
+        state = drawn_state(x.device)
     scalar = x.dim() == 0
     if scalar:
         x = x.reshape(1)

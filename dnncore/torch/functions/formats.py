@@ -19,6 +19,7 @@ __all__ = [
     "along_channels",
     "as_rows",
     "autocast",
+    "autocast_for",
     "is_channels_last",
     "like",
     "maybe_autocast",
@@ -115,13 +116,18 @@ def autocast(x: torch.Tensor) -> tuple[torch.Tensor, bool]:
     These are cast by the operation itself, as `Draft.parameter` does: it costs a launch each, forward and backward, and neither a
     tensor that autograd is told of nor a node of its graph.
     """
-    device = "cuda" if x.is_cuda else "cpu"
-    if not _autocast_is_enabled(device):
+    dtype = autocast_for(x)
+    if dtype is None:
         return x, False
-    dtype = _autocast_dtype(device)
     if x.dtype is not dtype and _can_be_cast(x):
         return x.to(dtype), True
     return x, True
+
+
+def autocast_for(x: torch.Tensor) -> torch.dtype | None:
+    """The dtype of `torch.autocast` on the device of x; None where it is not on."""
+    device = "cuda" if x.is_cuda else "cpu"
+    return _autocast_dtype(device) if _autocast_is_enabled(device) else None
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,14 +18,15 @@ from dnncore.problems import (
     SumProblem,
 )
 from dnncore.torch.bridge import operate
-from dnncore.torch.dtypes import DTYPES
-from dnncore.torch.functions.draft import RELU, Draft, relu_in_place, sum_dtype
+from dnncore.torch.dtypes import DTYPES, TORCH_DTYPES
+from dnncore.torch.functions.draft import RELU, Draft, is_cast, relu_in_place, sum_dtype
 from dnncore.torch.functions.formats import autocast, maybe_autocast, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative, gradients_of
+from dnncore.torch.functions.link import DY, Settings
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation, Step
 
-__all__ = ["linear", "product"]
+__all__ = ["LINK", "linear", "product"]
 
 _POINTWISE = ConvolutionDescriptor.make(1)
 
@@ -150,6 +152,35 @@ class _Linear(Function):
         wanted = ctx.needs_input_grad
         x, w, *of_relu = ctx.saved_tensors
         return gradients_of(wanted)((*operate(_backward, (dtypes, wanted), (x, w, dy, *of_relu), caller), None))
+
+
+class _Link:
+    """A linear layer as one of several: settings are this, and whether a ReLU follows. Immutable."""
+
+    def forward(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> Operation:
+        """(x, w, bias) -> y, and parameters that are cast, w first."""
+        return _forward(casts, settings[1], *given)
+
+    def reads(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> tuple[int, ...]:
+        """x, w as the forward had it, dy, and y where a ReLU follows."""
+        y = len(given)
+        w = y + 1 if casts and is_cast(given[1].dtype, given[0].dtype) else 1
+        return (0, w, DY, y) if settings[1] else (0, w, DY)
+
+    def backward(
+        self,
+        settings: Settings,  # noqa: ARG002 (what is read tells)
+        given: Sequence[TensorDescriptor],
+        read: Sequence[TensorDescriptor],
+        wanted: Sequence[bool],
+    ) -> tuple[Operation, tuple[int, ...]]:
+        """Those that are wanted, of parameters in their dtypes."""
+        dtypes = TORCH_DTYPES[given[1].dtype], TORCH_DTYPES[given[-1].dtype]
+        of = (*wanted[:2], False, *wanted[2:])
+        return _backward(dtypes, of, *read), tuple(n for n, is_wanted in enumerate(wanted) if is_wanted)
+
+
+LINK = _Link()
 
 
 @breaks_graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,10 +17,11 @@ from dnncore.torch.bridge import operate
 from dnncore.torch.functions.formats import is_channels_last, new, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.functions.linear import product
+from dnncore.torch.functions.link import DY, Settings
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
-__all__ = ["adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool"]
+__all__ = ["MAXIMUM_LINK", "adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool"]
 
 
 def _pooled(pooling: PoolingDescriptor, x: TensorDescriptor) -> Operation:
@@ -63,6 +65,31 @@ class _MaxPool(Function):
         settings = ctx.settings
         (dx,) = operate(_max_gradient, settings, (*ctx.saved_tensors, dy), id(settings[0]))
         return dx, None
+
+
+class _MaximumLink:
+    """Maximum pooling as one of several layers: settings are this and the pooling. Immutable."""
+
+    def forward(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> Operation:  # noqa: ARG002
+        """x -> y, and where each maximum was."""
+        return _max_pooled(settings[1], *given)
+
+    def reads(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> tuple[int, ...]:  # noqa: ARG002
+        """Where each maximum was, and dy."""
+        return len(given) + 1, DY
+
+    def backward(
+        self,
+        settings: Settings,
+        given: Sequence[TensorDescriptor],
+        read: Sequence[TensorDescriptor],
+        wanted: Sequence[bool],  # noqa: ARG002 (there is one)
+    ) -> tuple[Operation, tuple[int, ...]]:
+        """That of x."""
+        return _max_gradient(settings[1], given[0].shape, *read), (0,)
+
+
+MAXIMUM_LINK = _MaximumLink()
 
 
 @breaks_graph

@@ -11,13 +11,16 @@ from dnncore.descriptors import CrossEntropyDescriptor
 from dnncore.torch.functions import softmax
 from dnncore.torch.functions.cross_entropy import as_classes, counted, cross_entropy
 from dnncore.torch.functions.formats import statistics_dtype
-from dnncore.torch.functions.linear import linear
-from dnncore.torch.modules.layer import Layer, TakesRelu, ours, remembered, weight_and_bias
+from dnncore.torch.functions.linear import LINK, linear
+from dnncore.torch.modules.layer import ANY_NDIM, Layer, Link, Linked, TakesRelu, ours, remembered, weight_and_bias
 
 __all__ = ["MODULES"]
 
 
-class _Linear(TakesRelu):
+class _Linear(TakesRelu, Linked):
+    casts = True
+    linked_ndim = ANY_NDIM
+
     def compute(self: Any, x: Tensor) -> Tensor:
         """As PyTorch's."""
         return linear(x, *weight_and_bias(self))
@@ -25,6 +28,11 @@ class _Linear(TakesRelu):
     def forward_relu(self: Any, x: Tensor) -> Tensor:
         """relu(forward(x)) in one operation."""
         return linear(x, *weight_and_bias(self), relu=True)
+
+    def link(self: Any, relu: bool, dtype: torch.dtype) -> Link:  # noqa: ARG002 (of any)
+        """As `compute` or `forward_relu`."""
+        weight, bias = weight_and_bias(self)
+        return (LINK, relu), (weight,) if bias is None else (weight, bias), (), None
 
 
 class _Softmax(Layer):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dnncore.descriptors import ConvolutionDescriptor
-from dnncore.torch.functions.convolution import convolution
-from dnncore.torch.modules.layer import TakesRelu, ours, remembered, weight_and_bias
+from dnncore.torch.functions.convolution import LINK, convolution
+from dnncore.torch.modules.layer import Link, Linked, TakesRelu, ours, remembered, weight_and_bias
 
 __all__ = ["MODULES"]
 
@@ -33,7 +34,9 @@ def _descriptor(
     return ConvolutionDescriptor.make(ndim, padding=around, stride=stride, dilation=dilation, groups=groups)
 
 
-class _Convolution(TakesRelu):
+class _Convolution(TakesRelu, Linked):
+    casts = True
+
     @staticmethod
     def why_not(module: Any) -> str | None:
         if module.padding_mode != "zeros":
@@ -48,6 +51,12 @@ class _Convolution(TakesRelu):
         """relu(forward(x)) in one operation."""
         return self._convolve(x, True)
 
+    def link(self: Any, relu: bool, dtype: torch.dtype) -> Link:  # noqa: ARG002 (of any)
+        """As `compute` or `forward_relu`."""
+        conv = _descriptor(self.kernel_size, self.padding, self.stride, self.dilation, self.groups)
+        weight, bias = weight_and_bias(self)
+        return (LINK, conv, relu), (weight,) if bias is None else (weight, bias), (), None
+
     def _convolve(self: Any, x: Tensor, relu: bool) -> Tensor:
         kernel_size = self.kernel_size
         conv = _descriptor(kernel_size, self.padding, self.stride, self.dilation, self.groups)
@@ -57,4 +66,5 @@ class _Convolution(TakesRelu):
         return convolution(x, weight, bias, conv, relu)
 
 
-MODULES = {theirs: ours(theirs, _Convolution) for theirs in (nn.Conv1d, nn.Conv2d, nn.Conv3d)}
+_BY_NDIM = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+MODULES = {theirs: ours(theirs, _Convolution, linked_ndim=ndim + 2) for ndim, theirs in _BY_NDIM.items()}

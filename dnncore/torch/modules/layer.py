@@ -16,9 +16,24 @@ from torch.nn.modules.module import (
 )
 
 from dnncore.errors import BadParamError
+from dnncore.torch.functions.link import Settings
 from dnncore.torch.graph_breaks import breaks_graph, runs_untraced
 
-__all__ = ["Layer", "TakesRelu", "is_traced", "is_watched", "ours", "remembered", "weight_and_bias"]
+__all__ = [
+    "ANY_NDIM",
+    "DRAWN",
+    "Layer",
+    "Link",
+    "Linked",
+    "TakesRelu",
+    "all_are_watched",
+    "is_traced",
+    "is_watched",
+    "is_watched_itself",
+    "ours",
+    "remembered",
+    "weight_and_bias",
+]
 
 _PACKAGE = __name__.rpartition(".")[0]
 _MOST_DESCRIPTORS = 256
@@ -50,6 +65,11 @@ def is_watched(module: nn.Module) -> bool:
     """Whether somebody takes part in a module's calls: a hook, a compiler, a tracer, a forward that is not what its class was made
     with.
     """
+    return is_watched_itself(module) or all_are_watched()
+
+
+def is_watched_itself(module: nn.Module) -> bool:
+    """Whether somebody takes part in the calls of this module, be it in those of all or not."""
     kind: Any = type(module)
     made = getattr(kind, "made_forward", None)
     own = module.__dict__  # asked for by name, the module's classes would be searched for each of these first
@@ -58,13 +78,19 @@ def is_watched(module: nn.Module) -> bool:
         or own["_forward_pre_hooks"]
         or own["_backward_hooks"]
         or own["_backward_pre_hooks"]
-        or _global_forward_hooks
-        or _global_forward_pre_hooks
-        or _global_backward_hooks
-        or _global_backward_pre_hooks
         or ("_compiled_call_impl" in own and own["_compiled_call_impl"] is not None)
         or "forward" in own
         or (made is not None and kind.forward is not made)
+    )
+
+
+def all_are_watched() -> bool:
+    """Whether somebody takes part in the calls of all modules."""
+    return bool(
+        _global_forward_hooks
+        or _global_forward_pre_hooks
+        or _global_backward_hooks
+        or _global_backward_pre_hooks
         or _tracing_state() is not None
         or _is_exporting()
         or _Module.__call__ is not _MODULE_CALL
@@ -100,6 +126,32 @@ class Layer:
     def why_not(module: Any) -> str | None:  # noqa: ARG004 (for those that override it)
         """The setting of one of PyTorch's modules that this class does not compute, or None."""
         return None
+
+
+Link = tuple[Settings, tuple[Any, ...], tuple[Any, ...], Any]
+"""What a layer is as one of several in a row: its kind and what else that goes by, its parameters, what it reads or updates beside
+them, or `DRAWN`, and the counter of its batches, or None.
+"""
+
+
+ANY_NDIM = 0
+"""Dimensions of what a layer takes that minds only the last of them, or none."""
+
+DRAWN = object()
+"""In place of something that a layer reads: the state of a random generator, to be drawn once it is certain that it is read."""
+
+
+class Linked(Layer):
+    """A layer that can be one of several in a row that are one operation."""
+
+    linked_ndim: ClassVar[int | None] = None
+    """Dimensions of what it takes there; None for a class that never is one of them."""
+    casts: ClassVar[bool] = False
+    """Whether `torch.autocast` casts x and the parameters."""
+    link: ClassVar[Callable[..., Link | None]]
+    """link(relu, dtype): this layer as it is now, with or without the ReLU behind it, for x of a dtype of PyTorch's; None where it
+    is to be called by itself.
+    """
 
 
 class TakesRelu(Layer):

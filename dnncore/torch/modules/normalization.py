@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from dnncore.descriptors import LRNDescriptor, LRNMode
 from dnncore.torch.functions import normalization
-from dnncore.torch.functions.batch_norm import batch_norm, batch_norm_in_training
+from dnncore.torch.functions.batch_norm import LINK, batch_norm, batch_norm_in_training
 from dnncore.torch.functions.batch_norm_relu import batch_norm_relu
-from dnncore.torch.modules.layer import Layer, TakesRelu, ours, remembered, weight_and_bias
+from dnncore.torch.functions.draft import RELU
+from dnncore.torch.modules.layer import Layer, Link, Linked, TakesRelu, ours, remembered, weight_and_bias
 
 __all__ = ["MODULES"]
 
@@ -20,7 +21,10 @@ _ONE = torch.ones((), dtype=torch.int64, device="cpu")
 """On the CPU, as PyTorch takes numbers to other devices: of a number it would make such a tensor at each call."""
 
 
-class _BatchNorm(TakesRelu):
+_FLOAT32, _FLOAT64 = torch.float32, torch.float64
+
+
+class _BatchNorm(TakesRelu, Linked):
     """Batch normalisation, and what may follow it."""
 
     in_training_alone = True
@@ -47,6 +51,20 @@ class _BatchNorm(TakesRelu):
             return batch_norm_relu(x, mean, variance, *weight_and_bias(self), self.momentum, self.eps, residual)
         y = batch_norm(x, mean, variance, *weight_and_bias(self), training, self.momentum, self.eps)
         return (y if residual is None else y + residual).relu()
+
+    def link(self: Any, relu: bool, dtype: torch.dtype) -> Link | None:
+        """As `compute` or `forward_relu` in training, where nothing is missing, nor in a dtype that is converted before."""
+        if not (self.training and self.track_running_stats):
+            return None
+        buffers = self._buffers
+        mean, variance = buffers["running_mean"], buffers["running_var"]
+        weight, bias = weight_and_bias(self)
+        compute = _FLOAT64 if dtype is _FLOAT64 else _FLOAT32
+        for tensor in (weight, bias, mean, variance):
+            if tensor is None or (tensor.dtype is not compute and tensor.dtype is not dtype):
+                return None
+        settings = LINK, self.momentum, self.eps, RELU if relu else None
+        return settings, (weight, bias), (mean, variance), buffers["num_batches_tracked"]
 
     def _prepare(self: Any, x: Tensor) -> tuple[tuple[Tensor | None, Tensor | None], bool]:
         """Check and count a batch: the running statistics that it goes by or into, and whether those of the batch are taken."""
@@ -96,4 +114,8 @@ _BEHAVIOURS: dict[type[nn.Module], type[Layer]] = {
     nn.GroupNorm: _GroupNorm,
     nn.LocalResponseNorm: _LocalResponseNorm,
 }
-MODULES = {theirs: ours(theirs, behaviour) for theirs, behaviour in _BEHAVIOURS.items()}
+_LINKED: dict[type[nn.Module], dict[str, int]] = {
+    nn.BatchNorm2d: {"linked_ndim": 4},
+    nn.BatchNorm3d: {"linked_ndim": 5},
+}
+MODULES = {theirs: ours(theirs, behaviour, **_LINKED.get(theirs, {})) for theirs, behaviour in _BEHAVIOURS.items()}

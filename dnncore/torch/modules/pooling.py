@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from dnncore.descriptors import PoolingDescriptor, PoolingMode
 from dnncore.torch.functions import pooling
-from dnncore.torch.modules.layer import Layer, ours, remembered
+from dnncore.torch.modules.layer import Layer, Link, Linked, ours, remembered
 
 __all__ = ["MODULES"]
 
@@ -46,7 +47,7 @@ class _Pooling(Layer):
         return result
 
 
-class _MaxPooling(_Pooling):
+class _MaxPooling(_Pooling, Linked):
     @staticmethod
     def why_not(module: Any) -> str | None:
         if module.return_indices:
@@ -54,8 +55,14 @@ class _MaxPooling(_Pooling):
         return None if set(_each(module.dilation, 1)) == {1} else f"dilation {module.dilation}"
 
     def _pooled(self: Any, x: Tensor) -> Tensor:
-        settings = (self.kernel_size, self.stride, self.padding, self.ceil_mode)
-        return pooling.max_pool(x, _descriptor(PoolingMode.MAX, self._ndim, *settings))
+        return pooling.max_pool(x, self._settings())
+
+    def link(self: Any, relu: bool, dtype: torch.dtype) -> Link | None:  # noqa: ARG002 (of any)
+        """As `compute`; a ReLU it does not take."""
+        return None if relu else ((pooling.MAXIMUM_LINK, self._settings()), (), (), None)
+
+    def _settings(self: Any) -> PoolingDescriptor:
+        return _descriptor(PoolingMode.MAX, self._ndim, self.kernel_size, self.stride, self.padding, self.ceil_mode)
 
 
 class _AveragePooling(_Pooling):
@@ -102,4 +109,13 @@ _BEHAVIOURS: dict[type[nn.Module], tuple[type[Layer], int]] = {
     nn.AdaptiveMaxPool2d: (_AdaptiveMaxPooling, 2),
     nn.AdaptiveMaxPool3d: (_AdaptiveMaxPooling, 3),
 }
-MODULES = {theirs: ours(theirs, behaviour, _ndim=ndim) for theirs, (behaviour, ndim) in _BEHAVIOURS.items()}
+
+
+def _linked(behaviour: type[Layer], ndim: int) -> dict[str, int]:
+    return {"linked_ndim": ndim + 2} if issubclass(behaviour, Linked) else {}
+
+
+MODULES = {
+    theirs: ours(theirs, behaviour, _ndim=ndim, **_linked(behaviour, ndim))
+    for theirs, (behaviour, ndim) in _BEHAVIOURS.items()
+}

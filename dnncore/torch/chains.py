@@ -1,0 +1,353 @@
+"""Layers that a module calls one behind the other, made one operation in training: which they are, and whether they still are that.
+
+    conv -> bn -> relu -> conv -> bn -> add -> relu     one operation forward and one backward, one node of autograd's graph
+
+They are found in what `torch.fx` recorded of the module's forward: runs of calls of `Linked` layers, with their ReLUs and sums, of
+whose results none but the last is read by others. What is there at a call decides how it is made:
+layer by layer wherever a hook has come, a module been replaced, no gradient is wanted or a batch normalisation is in evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from dnncore.torch.functions.chain import Chain, Wiring
+from dnncore.torch.functions.elementwise import drawn_state
+from dnncore.torch.functions.formats import autocast_for, maybe_autocast, wants_gradient
+from dnncore.torch.functions.link import NotLinkedError
+from dnncore.torch.graph_breaks import breaks_graph
+from dnncore.torch.layer_relu import layer_relu
+from dnncore.torch.modules.layer import ANY_NDIM, DRAWN, Linked, all_are_watched, is_watched_itself
+
+__all__ = ["join"]
+
+_Path = tuple[str, ...]
+"""Of a module among another's: the name of a child, and perhaps of that one's."""
+
+_grad_is_enabled = torch.is_grad_enabled
+_add_to_each = torch._foreach_add_
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """A layer of a chain, or a module that holds some, as it is called. Immutable.
+
+    Args:
+        module: Which of the chain's modules.
+        relu: Whether a ReLU follows.
+        relu_module: Which of the modules that is; None for a function.
+        reads: Values, by their numbers: x, and a residual. The chain's inputs come first, then what each call gives.
+    """
+
+    module: int
+    relu: bool
+    relu_module: int | None
+    reads: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A module of a chain as it was when its forward was read. Immutable.
+
+    Args:
+        path: Among the children of the module whose forward that is.
+        kind: Its class, without what fusing made of that.
+        num_children: That it had.
+    """
+
+    path: _Path
+    kind: Any
+    num_children: int
+
+    def among(self, children: Mapping[str, nn.Module]) -> nn.Module | None:
+        """The module that is there now, if there is one."""
+        module = children.get(self.path[0])
+        return module._modules.get(self.path[1]) if len(self.path) > 1 and module is not None else module
+
+
+class _Joined:
+    """A chain of a module's. Thread-safe.
+
+    Args:
+        modules: What is called, and what holds some of that.
+        layers: In their order.
+        calls: The calls that there were: one for all that a module holds.
+        num_inputs: Of the chain.
+        ndim: Of what it is given; ANY_NDIM for any.
+    """
+
+    def __init__(
+        self,
+        modules: Sequence[_Known],
+        layers: Sequence[_Called],
+        calls: Sequence[_Called],
+        num_inputs: int,
+        ndim: int,
+    ) -> None:
+        self._modules, self._layers, self._calls = modules, layers, calls
+        self._wiring = Wiring(num_inputs, tuple(layer.reads for layer in layers))
+        self._ndim = ndim
+        self._is_apart = False  # written once, by whoever finds out
+        not_cast = {
+            value
+            for layer in layers
+            for place, value in enumerate(layer.reads)
+            if place or not modules[layer.module].kind.casts
+        }
+        self._may_be_cast = [value not in not_cast for value in range(num_inputs)]
+
+    def __call__(self, children: Mapping[str, nn.Module], *inputs: Tensor) -> Tensor:
+        """The last layer's result, of a module's children and of what the chain reads."""
+        found = None if self._is_apart else self._found(children)
+        if found is not None:
+            try:
+                y = self._run(found, inputs)
+            except NotLinkedError:
+                self._is_apart = True
+            else:
+                if y is not None:
+                    return y
+        return self._one_by_one(children, inputs)
+
+    def _found(self, children: Mapping[str, nn.Module]) -> list[Any] | None:
+        """The modules; None where one is not what it was, or somebody takes part in its calls."""
+        if not _grad_is_enabled() or all_are_watched():
+            return None
+        found: list[Any] = []
+        for known in self._modules:
+            module = known.among(children)
+            if module is None or (type(module) is not known.kind and _class_of(module) is not known.kind):
+                return None
+            if len(module._modules) != known.num_children or is_watched_itself(module):
+                return None
+            found.append(module)
+        return found
+
+    def _run(self, modules: Sequence[Any], inputs: Sequence[Any]) -> Tensor | None:
+        given = self._as_one_dtype(inputs)
+        if given is None:
+            return None
+        tensors, casts = given
+        dtype = tensors[0].dtype
+        settings, parameters, beside, counts, counters = [], [], [], [], []
+        for layer in self._layers:
+            link = modules[layer.module].link(layer.relu, dtype)
+            if link is None:
+                return None
+            its, own, others, counter = link
+            settings.append(its)
+            parameters += own
+            beside += others
+            counts.append((len(own), len(others)))
+            if counter is not None:
+                counters.append(counter)
+        tensors += parameters
+        if not wants_gradient(*tensors):
+            return None
+        state = tuple([drawn_state(tensors[0].device) if each is DRAWN else each for each in beside])
+        call = (self._wiring, tuple(counts), casts, tuple(settings)), state, id(parameters[0])
+        y: Tensor = Chain.apply(call, *tensors)
+        if counters:
+            _add_to_each(counters, 1)
+        return y
+
+    def _as_one_dtype(self, inputs: Sequence[Any]) -> tuple[list[Tensor], bool] | None:
+        """The inputs in one dtype, as `torch.autocast` has them where it is on, and whether it casts parameters."""
+        dtype: torch.dtype | None = None
+        tensors = list(inputs)
+        if maybe_autocast() and isinstance(tensors[0], Tensor):
+            dtype = autocast_for(tensors[0])
+        casts = dtype is not None
+        for number, tensor in enumerate(tensors):
+            if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+                return None
+            ndim = tensor.dim()
+            if not ndim or ndim != (self._ndim or ndim):
+                return None
+            if dtype is None:
+                dtype = tensor.dtype
+            if tensor.dtype is not dtype:
+                if not casts or not self._may_be_cast[number] or tensor.dtype is torch.float64:
+                    return None
+                tensors[number] = tensor.to(dtype)
+        return tensors, casts
+
+    def _one_by_one(self, children: Mapping[str, nn.Module], inputs: Sequence[Tensor]) -> Tensor:
+        values = list(inputs)
+
+        def module(number: int) -> Any:
+            return self._modules[number].among(children)
+
+        for call in self._calls:
+            x, *residuals = (values[value] for value in call.reads)
+            called = module(call.module)
+            relu = None if call.relu_module is None else module(call.relu_module)
+            values.append(layer_relu(called, relu, x, *residuals) if call.relu else called(x))
+        return values[-1]
+
+
+def join(graph: fx.Graph, module: nn.Module) -> int:
+    """Replace the runs of calls in a module's forward that are chains, each by one call.
+
+    Returns:
+        How many there are.
+    """
+    run: list[fx.Node] = []
+    num_chains = 0
+    for node in (*graph.nodes, None):
+        if node is not None and node.op == "get_attr":
+            continue
+        if node is not None and _Call.of(node, module) is not None:
+            run.append(node)
+            continue
+        while run:
+            looked_at, is_chain = _replace_first(graph, module, run)
+            num_chains += is_chain
+            run = run[looked_at:]
+    return num_chains
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A node that calls a layer, or several that one module holds. Immutable.
+
+    Args:
+        module: Path of what is called.
+        layers: Paths of its layers.
+        relu: Whether a ReLU follows, and the path of its module if it has one.
+        reads: x, and a residual.
+    """
+
+    module: _Path
+    layers: tuple[_Path, ...]
+    relu: tuple[bool, _Path | None]
+    reads: tuple[fx.Node, ...]
+
+    @classmethod
+    def of(cls, node: fx.Node, module: nn.Module) -> _Call | None:
+        """What a node calls; None for anything else."""
+        if node.kwargs or not node.args:
+            return None
+        target: Any = node.target
+        relu: tuple[bool, _Path | None] = False, None
+        reads: tuple[Any, ...] = node.args
+        if target is layer_relu:
+            layer, behind, *reads_of_both = reads
+            target, reads = layer.target, tuple(reads_of_both)
+            relu = True, None if behind is None else _path(behind.target)
+        elif node.op != "call_module" or len(reads) != 1:
+            return None
+        if not all(isinstance(each, fx.Node) for each in reads):
+            return None
+        path, called = _path(target), module.get_submodule(str(target))
+        layers: tuple[_Path, ...] = (path,)
+        if _class_of(called).forward is nn.Sequential.forward and len(called._modules):
+            if not all(child is not None and _is_linked(child) for child in called._modules.values()):
+                return None
+            layers = tuple((*path, name) for name in called._modules)
+        elif not _is_linked(called):
+            return None
+        if max(map(len, layers)) > _DEEPEST or (relu[1] is not None and len(relu[1]) > _DEEPEST):
+            return None
+        return cls(path, layers, relu, reads)
+
+
+_DEEPEST = 2
+"""Names in a path."""
+
+_MOST_LAYERS = 8
+"""Of a chain, whose activations are kept until the backward of all of them is over: as many as a residual block with a projection
+has. VGG's features are one forward: what the first of them keep would else be there beside gradients and what the last keep.
+"""
+
+
+def _class_of(module: nn.Module) -> Any:
+    """A module's class, or the one that fusing made another of: in training they do the same."""
+    return getattr(type(module), "_theirs", type(module))
+
+
+def _is_linked(module: nn.Module) -> bool:
+    return isinstance(module, Linked) and module.linked_ndim is not None
+
+
+def _path(target: Any) -> _Path:
+    return tuple(str(target).split("."))
+
+
+def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -> tuple[int, bool]:
+    """Replace the longest chain that a run begins with, if that is one.
+
+    Returns:
+        How many nodes of the run have been looked at, and whether they were one.
+    """
+    calls = [call for node in run if (call := _Call.of(node, module)) is not None]
+    ndims: set[int] = set()
+    num_layers, longest = 0, 1
+    for length, call in enumerate(calls, start=1):
+        ndims |= {_at(module, path).linked_ndim for path in call.layers}
+        num_layers += len(call.layers)
+        if len(ndims - {ANY_NDIM}) > 1 or num_layers > _MOST_LAYERS:
+            break
+        inside = set(run[:length])
+        if all(user in inside for node in run[: length - 1] for user in node.users):
+            longest = length
+    chosen = calls[:longest]
+    paths = [path for call in chosen for path in call.layers]
+    if len(paths) < 2 or not any(list(_at(module, path).parameters()) for path in paths):
+        return longest, False
+    last = run[longest - 1]
+    inputs = list(dict.fromkeys(read for call in chosen for read in call.reads if read not in run[:longest]))
+    joined = _joined(module, run[:longest], chosen, inputs)
+
+    @breaks_graph
+    def chain(children: Any, *tensors: Tensor) -> Tensor:
+        return joined(children, *tensors)
+
+    with graph.inserting_before(last):
+        children = graph.create_node("get_attr", "_modules")
+        replaced = graph.call_function(chain, (children, *inputs))
+    last.replace_all_uses_with(replaced)
+    for node in reversed(run[:longest]):
+        graph.erase_node(node)
+    for node in reversed(graph.nodes):
+        if node.op == "get_attr" and not node.users:
+            graph.erase_node(node)
+    return longest, True
+
+
+def _at(module: nn.Module, path: _Path) -> Any:
+    return module.get_submodule(".".join(path))
+
+
+def _joined(module: nn.Module, nodes: Sequence[fx.Node], calls: Sequence[_Call], inputs: Sequence[fx.Node]) -> _Joined:
+    known: dict[_Path, int] = {}
+
+    def number(path: _Path) -> int:
+        return known.setdefault(path, len(known))
+
+    as_calls = {node: place for place, node in enumerate((*inputs, *nodes))}
+    as_layers = {node: place for place, node in enumerate(inputs)}
+    plain: list[_Called] = []
+    layers: list[_Called] = []
+    for node, call in zip(nodes, calls, strict=True):
+        has_relu, relu = call.relu
+        relu_at = None if relu is None else number(relu)
+        plain.append(_Called(number(call.module), has_relu, relu_at, tuple(as_calls[read] for read in call.reads)))
+        reads = tuple(as_layers[read] for read in call.reads)
+        for path in call.layers:
+            layers.append(_Called(number(path), has_relu, relu_at, reads))
+            reads = (len(inputs) + len(layers) - 1,)
+        as_layers[node] = reads[0]
+    modules = [_at(module, path) for path in known]
+    return _Joined(
+        [_Known(path, _class_of(each), len(each._modules)) for path, each in zip(known, modules, strict=True)],
+        layers,
+        plain,
+        len(inputs),
+        max(modules[layer.module].linked_ndim for layer in layers),  # ANY_NDIM, or the one that there is beside it
+    )

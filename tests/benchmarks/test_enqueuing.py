@@ -1,0 +1,31 @@
+"""What is launched nowhere is bound and counted all the same."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+import dnncore.torch as dt
+from benchmarks.enqueuing import cost_of_steps
+from benchmarks.launches import tally_step
+from dnncore.cuda.runtime import driver
+from dnncore.torch import bridge
+
+
+def _net() -> nn.Module:
+    body = nn.Conv2d(3, 64, 8, 8, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)
+    return nn.Sequential(*body, nn.Flatten(), nn.Linear(64 * 14 * 14, 10))
+
+
+@pytest.mark.parametrize("fuse", [False, True], ids=["converted", "fused"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_step_is_enqueued_without_a_device(layout: str, fuse: bool) -> None:
+    before = driver.bindings
+    (cost,) = cost_of_steps([dt.convert(_net(), fuse=fuse).model], 2, layout, steps=2, warm_up=1)
+    tallies = tally_step(dt.convert(_net(), fuse=fuse).model, 2, layout)
+    assert cost.launches == sum(tally.launches for tally in tallies.values()) > 5
+    assert ("chain_forward" in tallies) == fuse
+    assert cost.forward_ms >= 0
+    assert cost.backward_ms >= 0
+    assert driver.bindings is before
+    assert "prepare" not in vars(bridge._thread)
