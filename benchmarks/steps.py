@@ -9,6 +9,7 @@ enqueued on an idle device. Unscaling is left out: it waits for the device, and 
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,6 +55,7 @@ def training_step(
 def captured_step(net: nn.Module, batch: int) -> Callable[[], torch.Tensor]:
     """`training_step` under autocast of a net on the device whose forward and backward are CUDA graphs, as PyTorch makes them."""
     x = torch.randn(batch, 3, 224, 224, device="cuda")
+    gc.collect()  # graphs of nets that are gone: to destroy one while another is captured ends the capture
     with torch.autocast("cuda", torch.float16, cache_enabled=False):
         captured: nn.Module = torch.cuda.make_graphed_callables(net, (x,))
     return training_step(captured, batch)

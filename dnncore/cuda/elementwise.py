@@ -117,7 +117,7 @@ class Function:
         settings: What a problem sets: two numbers and a mode, whose meaning the function knows.
         refuses: The reason why it does not solve a problem; None where it does.
         is_conditional: Whether its first input is BOOL, whatever the others are.
-        computes: Whether there is more to compute than to load; kComputes there.
+        computes: Whether there is much to compute; kComputes there.
     """
 
     name: str
@@ -127,9 +127,11 @@ class Function:
     is_conditional: bool = False
     computes: bool = False
 
-    def packs_at_once(self, dtype: DType) -> int:
-        """Of a thread that takes whole tensors; kPacksAtOnce there."""
-        return 2 if dtype.itemsize >= 4 and not self.computes else 1
+    def packs_of_tile(self, dtype: DType) -> int:
+        """Of a thread that takes whole tensors; kPacksOfTile there."""
+        if dtype.itemsize < 4:
+            return 1
+        return 8 if self.computes else 2
 
     def unit(self, kernel: str, dtype: DType) -> Unit:
         """The unit of one of its kernels; all of a dtype are compiled together."""
@@ -209,7 +211,7 @@ class Elementwise:
             params["views"][i] = view(extents, step)
         blocks = {
             "contiguous": min(
-                -(-output.size // (_THREADS * width * self.function.packs_at_once(output.dtype))), _MOST_BLOCKS
+                -(-output.size // (_THREADS * width * self.function.packs_of_tile(output.dtype))), _MOST_BLOCKS
             ),
             "rows": blocks_for(figures, math.prod(extents[:-1]) * row_packs, _THREADS),
             "strided": blocks_for(figures, output.size, _THREADS),

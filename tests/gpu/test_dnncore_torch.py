@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -132,6 +133,7 @@ def test_a_captured_training_step_is_that_of_the_net(autocast: bool, fuse: bool)
     nets = [dt.convert(_residual_net(), fuse=fuse).model.train() for _ in range(2)]
     nets[1].load_state_dict(nets[0].state_dict())
     example = torch.randn(4, 3, 64, 64, device=_CUDA)
+    gc.collect()  # graphs of nets that are gone: to destroy one while another is captured ends the capture
     with torch.autocast("cuda", torch.float16, enabled=autocast, cache_enabled=False):
         captured = torch.cuda.make_graphed_callables(nets[1], (example,))
     nets[1].load_state_dict(nets[0].state_dict())  # warming up has moved the running statistics
