@@ -27,7 +27,7 @@ from dnncore.cuda.params import (
 )
 from dnncore.cuda.traffic import touched_bytes
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import BinaryOperator
+from dnncore.descriptors import BinaryOperator, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import Problem
@@ -127,11 +127,11 @@ class Function:
     is_conditional: bool = False
     computes: bool = False
 
-    def packs_of_tile(self, dtype: DType) -> int:
-        """Of a thread that takes whole tensors; kPacksOfTile there."""
+    def packs_at_once(self, dtype: DType) -> int | None:
+        """Of a thread that takes whole tensors, all that it has; None where it has one after the other; kTakesTurns there."""
         if dtype.itemsize < 4:
             return 1
-        return 8 if self.computes else 2
+        return None if self.computes else 2
 
     def unit(self, kernel: str, dtype: DType) -> Unit:
         """The unit of one of its kernels; all of a dtype are compiled together."""
@@ -210,14 +210,19 @@ class Elementwise:
         for i, step in enumerate(strides[:-1]):
             params["views"][i] = view(extents, step)
         blocks = {
-            "contiguous": min(
-                -(-output.size // (_THREADS * width * self.function.packs_of_tile(output.dtype))), _MOST_BLOCKS
-            ),
+            "contiguous": self._blocks_of_whole(output, figures, _THREADS * width),
             "rows": blocks_for(figures, math.prod(extents[:-1]) * row_packs, _THREADS),
             "strided": blocks_for(figures, output.size, _THREADS),
         }
         places = in_order(*_INPUTS[: len(problem.inputs)], "output")
         return kernel_call(self.function.unit(self.name, output.dtype), blocks[self.name], _THREADS, params, places)
+
+    def _blocks_of_whole(self, output: TensorDescriptor, figures: DeviceFigures, per_turn: int) -> int:
+        """Of a launch whose blocks take so many elements of a whole tensor for each pack that a thread has."""
+        packs = self.function.packs_at_once(output.dtype)
+        if packs is None:
+            return blocks_for(figures, output.size, per_turn)
+        return min(-(-output.size // (per_turn * packs)), _MOST_BLOCKS)
 
 
 def elementwise(function: Function) -> tuple[Elementwise, ...]:

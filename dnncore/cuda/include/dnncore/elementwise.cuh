@@ -360,12 +360,12 @@ __device__ void elementwise_rows(const ElementwiseParams& params) {
   }
 }
 
-// Of a thread that takes whole tensors, in a tile; `packs_of_tile` in elementwise.py. Where there is much to compute of few elements, threads
-// have more packs, one after the other, and the next one under way meanwhile; else all at once.
+// How a thread takes whole tensors; `packs_at_once` in elementwise.py. Where there is much to compute of few elements it has one pack
+// after the other, and the next one under way meanwhile; else all that it will ever have at once.
 template <typename T, typename Function>
 constexpr bool kTakesTurns = sizeof(T) >= 4 && Function::kComputes;
 template <typename T, typename Function>
-constexpr int kPacksOfTile = kTakesTurns<T, Function> ? 8 : sizeof(T) >= 4 ? 2 : 1;
+constexpr int kPacksAtOnce = sizeof(T) >= 4 ? 2 : 1;
 
 // All tensors are in one piece and in the same order: 16 bytes at a time where every address allows it.
 template <typename T, typename Function>
@@ -403,26 +403,24 @@ __device__ void elementwise_contiguous(const ElementwiseParams& params) {
     for (int lane = 0; lane < kWidth; ++lane) blend_into(params.blend, values[lane], &taken.result.lanes[lane]);
     reinterpret_cast<Pack<T>*>(output)[pack] = taken.result;
   };
-  // Blocks take tiles in their order, most of them one, so that all together go through memory from its beginning to its end. What is under
-  // way lies elsewhere than what is written, even where an input is the output.
-  constexpr int kPacks = kPacksOfTile<T, Function>;
-  const int64 tile = static_cast<int64>(blockDim.x) * kPacks;
-  for (int64 begin = blockIdx.x * tile + threadIdx.x; begin < packs; begin += gridDim.x * tile) {
-    if constexpr (kTakesTurns<T, Function>) {
-      const int64 end = min(begin + tile, packs);
-      Taken next = take(begin);
-#pragma unroll 1
-      for (int64 pack = begin; pack < end; pack += blockDim.x) {
-        Taken now = next;
-        if (pack + blockDim.x < end) next = take(pack + blockDim.x);
-        give(now, pack);
-      }
-    } else {
-      Taken taken[kPacks];
+  // What is under way lies elsewhere than what is written, even where an input is the output.
+  if constexpr (kTakesTurns<T, Function>) {
+    Taken next = take(grid_index());
+    for (int64 pack = grid_index(); pack < packs; pack += grid_size()) {
+      Taken now = next;
+      next = take(pack + grid_size());
+      give(now, pack);
+    }
+  } else {
+    // Blocks take tiles in their order, most of them one, so that all together go through memory from its beginning to its end.
+    constexpr int kAtOnce = kPacksAtOnce<T, Function>;
+    const int64 tile = static_cast<int64>(blockDim.x) * kAtOnce;
+    for (int64 begin = blockIdx.x * tile + threadIdx.x; begin < packs; begin += gridDim.x * tile) {
+      Taken taken[kAtOnce];
 #pragma unroll
-      for (int k = 0; k < kPacks; ++k) taken[k] = take(begin + k * static_cast<int64>(blockDim.x));
+      for (int k = 0; k < kAtOnce; ++k) taken[k] = take(begin + k * static_cast<int64>(blockDim.x));
 #pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
+      for (int k = 0; k < kAtOnce; ++k) {
         const int64 pack = begin + k * static_cast<int64>(blockDim.x);
         if (pack < packs) give(taken[k], pack);
       }
