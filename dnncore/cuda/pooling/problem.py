@@ -21,6 +21,7 @@ __all__ = [
     "operands_of",
     "why_not_walked",
     "window_places",
+    "windows_of",
 ]
 
 PoolingProblem = PoolingForwardProblem | PoolingBackwardProblem | PoolingBackwardIndicesProblem
@@ -66,6 +67,18 @@ def operands_of(problem: PoolingProblem) -> Operands:
     if problem.indices is None:
         return Operands(("x", "output"), {"x": problem.x})
     return Operands(("x", "output", "indices"), {"x": problem.x, "indices": problem.indices})
+
+
+def windows_of(problem: PoolingProblem) -> dict[str, tuple[int, ...]]:
+    """Where windows over two dimensions lie, by the fields that the parameter structs have for it."""
+    geometry = Geometry.of(problem)
+    return {
+        "x_extent": geometry.x,
+        "y_extent": geometry.y,
+        "before": tuple(before for before, _ in problem.pooling.padding),
+        "counted_low": geometry.counted_low,
+        "counted_high": geometry.counted_high,
+    }
 
 
 def why_not_walked(problem: PoolingProblem) -> str | None:

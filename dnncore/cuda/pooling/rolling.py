@@ -7,8 +7,8 @@ from functools import partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, in_order, kernel_call
-from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
-from dnncore.cuda.pooling.problem import MODES, Geometry, PoolingProblem, mode_of
+from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, struct
+from dnncore.cuda.pooling.problem import MODES, PoolingProblem, mode_of, windows_of
 from dnncore.cuda.pooling.vectors import (
     ANYWHERE,
     MODES_OF_VECTORS,
@@ -123,7 +123,7 @@ def _why_not(problem: PoolingProblem) -> str | None:
 
 
 def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: DeviceFigures) -> Calls:
-    x, y, pooling, geometry = problem.inputs[0], problem.outputs[0], problem.pooling, Geometry.of(problem)
+    x, y, pooling = problem.inputs[0], problem.outputs[0], problem.pooling
     itemsize = x.dtype.itemsize
     params = record(
         _PARAMS,
@@ -131,17 +131,8 @@ def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: De
         output_image=y.strides[0] * itemsize,
         x_step=tuple(step * itemsize for step in steps(x)),
         output_step=tuple(step * itemsize for step in steps(y)),
-        x_extent=geometry.x,
-        y_extent=geometry.y,
-        before=tuple(before for before, _ in pooling.padding),
-        counted_low=geometry.counted_low,
-        counted_high=geometry.counted_high,
-        vectors=small_divisor(walks.vectors),
-        strips=small_divisor(walks.strips),
-        groups=small_divisor(walks.groups),
-        walks=small_divisor(walks.walks),
-        walk=walks.walk,
-        items=walks.items,
+        **windows_of(problem),
+        **walks.fields,
         propagates_nan=pooling.propagate_nan,
     )
     unit = _unit(mode_of(problem), pooling.stride[0], x.dtype)

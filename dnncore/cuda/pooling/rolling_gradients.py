@@ -7,15 +7,15 @@ from functools import partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, in_order, kernel_call
-from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate_together, record, small_divisor, struct
+from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate_together, record, struct
 from dnncore.cuda.pooling.problem import (
     MODES,
     WALKED_WINDOWS,
-    Geometry,
     PoolingProblem,
     mode_of,
     operands_of,
     why_not_walked,
+    windows_of,
 )
 from dnncore.cuda.pooling.vectors import (
     ANYWHERE_BACKWARD,
@@ -169,22 +169,13 @@ def _steps(problem: PoolingProblem) -> int:
 def _prepare(
     problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: DeviceFigures, *, of_planes: bool
 ) -> Calls:
-    dx, pooling, geometry = problem.outputs[0], problem.pooling, Geometry.of(problem)
+    dx = problem.outputs[0]
     in_pairs = of_planes and whole_pairs(dx)
     params = record(
         _PARAMS,
-        x_extent=geometry.x,
-        y_extent=geometry.y,
-        before=tuple(before for before, _ in pooling.padding),
-        counted_low=geometry.counted_low,
-        counted_high=geometry.counted_high,
-        vectors=small_divisor(walks.vectors),
-        strips=small_divisor(walks.strips),
-        groups=small_divisor(walks.groups),
-        walks=small_divisor(walks.walks),
-        walk=walks.walk,
+        **windows_of(problem),
+        **walks.fields,
         steps=_steps(problem),
-        items=walks.items,
         in_pairs=in_pairs,
     )
     for name, tensor in _operands(problem).items():

@@ -11,11 +11,11 @@ from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate_
 from dnncore.cuda.pooling.problem import (
     MODES,
     WALKED_WINDOWS,
-    Geometry,
     PoolingProblem,
     mode_of,
     operands_of,
     why_not_walked,
+    windows_of,
 )
 from dnncore.cuda.pooling.vectors import ANYWHERE, steps, where_aligned, whole_pairs, why_no_planes
 from dnncore.cuda.pooling.walks import Walks
@@ -114,15 +114,11 @@ def _in_pairs(problem: PoolingProblem) -> bool:
 
 
 def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: DeviceFigures) -> Calls:
-    pooling, geometry, fields = problem.pooling, Geometry.of(problem), operands_of(problem).fields
+    pooling, fields = problem.pooling, operands_of(problem).fields
     in_pairs = _in_pairs(problem)
     params = record(
         _PARAMS,
-        x_extent=geometry.x,
-        y_extent=geometry.y,
-        before=tuple(before for before, _ in pooling.padding),
-        counted_low=geometry.counted_low,
-        counted_high=geometry.counted_high,
+        **windows_of(problem),
         strips=small_divisor(walks.strips),
         channels=small_divisor(walks.groups),
         walks=small_divisor(walks.walks),

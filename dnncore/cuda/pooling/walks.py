@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dnncore.cuda.params import small_divisor
+
 __all__ = ["Walks"]
 
 _GROUP = range(8, 33)
@@ -55,6 +57,18 @@ class Walks:
         walk = -(-rows // (pieces * at_once)) * at_once
         walks = -(-rows // walk)
         return cls(vectors, all_vectors // vectors, strips, walk, walks, whole * walks)
+
+    @property
+    def fields(self) -> dict[str, tuple[int, int, int] | int]:
+        """By the fields that the parameter structs have for them."""
+        return {
+            "vectors": small_divisor(self.vectors),
+            "strips": small_divisor(self.strips),
+            "groups": small_divisor(self.groups),
+            "walks": small_divisor(self.walks),
+            "walk": self.walk,
+            "items": self.items,
+        }
 
     def why_not(self, threads: int) -> str | None:
         """None where a launch of blocks of so many threads has a thread for each, else the reason why not."""
