@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dnnserve.envelope import ModelKey
+from dnnserve.scheduling.admission import Refusal, Rejection
 from dnnserve.scheduling.dispatcher import Dispatcher
 from dnnserve.scheduling.entry import Entry, Limits
+from dnnserve.scheduling.outlook import Outlook
 from dnnserve.scheduling.policy import Decision
 
 __all__ = ["Arrival", "Device", "Outcome", "Simulation", "linear", "poisson", "with_hiccups"]
@@ -153,6 +155,10 @@ class Simulation:
         policy: What decides.
         sweep_ns: How often expired requests are looked for while devices are busy.
         blind: The policy is told of no deadline, as in servers that do not schedule by them; outcomes are judged all the same.
+        outlook: By which requests are refused unread, as a front end does; None: all are read.
+
+    Attributes:
+        unread: How many were refused so.
     """
 
     devices: Sequence[Device]
@@ -161,6 +167,8 @@ class Simulation:
     policy: Dispatcher = field(default_factory=Dispatcher)
     sweep_ns: int = 10_000_000
     blind: bool = False
+    outlook: Outlook | None = None
+    unread: int = 0
     busy_ns: dict[str, int] = field(default_factory=dict)
     batches: list[tuple[str, ModelKey, int]] = field(default_factory=list)
 
@@ -217,9 +225,13 @@ class Simulation:
                 ticket += 1
                 deadline_ns = None if coming.slack_ns is None or self.blind else now_ns + coming.slack_ns
                 entry = Entry.of(ticket, coming.rows, now_ns, deadline_ns, coming.priority)
-                if policy.submit(coming.model, entry, now_ns) is None:
+                if self._is_late(deadline_ns, now_ns):
+                    self.unread += 1
+                    record(Outcome(coming, now_ns, "refused"))
+                elif (refusal := policy.submit(coming.model, entry, now_ns)) is None:
                     waiting[ticket] = coming
                 else:
+                    self._hear(refusal, deadline_ns, now_ns)
                     record(Outcome(coming, now_ns, "refused"))
                 coming = next(source, None)
             dropped: list[Entry] = []
@@ -240,3 +252,18 @@ class Simulation:
                     look_at_ns = min(look_at_ns or decision.look_again_ns, decision.look_again_ns)
             for entry in dropped:
                 record(Outcome(waiting.pop(entry.ticket), now_ns, "dropped"))
+
+    def _is_late(self, deadline_ns: int | None, now_ns: int) -> bool:
+        """Whether a request is refused unread."""
+        if self.outlook is None or deadline_ns is None:
+            return False
+        return self.outlook.late_ns(now_ns, deadline_ns) is not None
+
+    def _hear(self, refusal: Refusal, deadline_ns: int | None, now_ns: int) -> None:
+        """Let those learn of a refusal that refuse unread."""
+        if self.outlook is None or deadline_ns is None:
+            return
+        if refusal.reason is Rejection.OVERLOADED:
+            self.outlook.hear(now_ns, deadline_ns, deadline_ns + refusal.retry_after_ns)
+        elif refusal.reason is Rejection.UNREACHABLE:
+            self.outlook.hear_least(now_ns, refusal.needed_ns)

@@ -131,8 +131,8 @@ class Server:
         if shows_tokens(config):
             _log.warning("tokens go in the clear: %s is not loopback, and there is no --tls-cert", config.host)
         keys = [spec.key for spec in specs]
-        self.statistics = Statistics(keys)
         self._metrics = Metrics(keys)
+        self.statistics = Statistics(keys, on_drops=self._metrics.record_drops)
         self.scheduler = Scheduler(
             clock,
             [self.statistics.record, self._metrics.record],

@@ -61,6 +61,9 @@ class RequestError(DnncoreError):
     retry_after_ms: int | None = None
     """When the client may try again; None: the error does not say."""
 
+    answer_ns: int | None = None
+    """After which moment of the server's clock its deadline would have had to be; None: the error has to do with something else."""
+
 
 class InvalidRequestError(RequestError):
     """The request contradicts the model's signature, the protocol or the server's limits."""

@@ -191,6 +191,12 @@ class Metrics:
             if dropped is not None:
                 dropped.count()
 
+    def record_drops(self, model: ModelKey, error: RequestError, count: int) -> None:
+        """Count requests that were refused unread, by what was known from the scheduler."""
+        dropped = self._dropped.get((model[:2], _reason(error)))
+        if dropped is not None:
+            dropped.count(count)
+
     def observe_batch(self, batch: Batch, took_ns: int) -> None:
         """Compare what a batch took with what was predicted."""
         series = self._models.get(batch.model[:2])

@@ -22,6 +22,10 @@ __all__ = ["cancelled_error", "expired_error", "refusal_error", "restarting_erro
 def refusal_error(refusal: Refusal, request: InferenceRequest, limits: Limits, now_ns: int) -> RequestError:
     """The policy did not admit it."""
     error = _refusal_error(refusal, request, limits, now_ns)
+    if refusal.reason is Rejection.UNREACHABLE:
+        error.answer_ns = now_ns + refusal.needed_ns
+    elif refusal.reason in (Rejection.OVERLOADED, Rejection.RESTARTING) and request.deadline_ns is not None:
+        error.answer_ns = request.deadline_ns + refusal.retry_after_ns  # the margin before deadlines is in it
     if refusal.retry_after_ns:
         error.retry_after_ms = max(1, refusal.retry_after_ns // 1_000_000)
     return error

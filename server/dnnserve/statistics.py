@@ -155,8 +155,8 @@ class _ModelTally:
         self.batches: dict[int, _BatchTally] = {}
         self.inference_count = self.execution_count = self.last_inference_ms = 0
 
-    def fail(self, error: Exception, total_ns: int) -> None:
-        self.failures.setdefault(failure_reason(error), _Tally()).add(total_ns)
+    def fail(self, error: Exception, total_ns: int, count: int = 1) -> None:
+        self.failures.setdefault(failure_reason(error), _Tally()).add(total_ns, count)
 
     def succeed(self, answer: Answer, completions: Sequence[Completion]) -> None:
         """Count the requests of one batch, and the batch."""
@@ -188,9 +188,16 @@ class Statistics:
     Args:
         models: Those that are counted.
         wall_clock_ns: Nanoseconds since 1970, for `last_inference_ms` alone.
+        on_drops: Told of requests that were refused unread, of which the scheduler never hears.
     """
 
-    def __init__(self, models: Iterable[ModelKey], wall_clock_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self,
+        models: Iterable[ModelKey],
+        wall_clock_ns: Callable[[], int] = time.time_ns,
+        on_drops: Callable[[ModelKey, RequestError, int], None] = lambda _model, _error, _count: None,
+    ) -> None:
+        self._on_drops = on_drops
         self._wall_clock_ns = wall_clock_ns
         self._lock = threading.Lock()
         self._models: dict[tuple[str, int], _ModelTally] = {}
@@ -227,6 +234,13 @@ class Statistics:
         with self._lock:
             if model[:2] in self._models:
                 self._models[model[:2]].fail(error, total_ns)
+
+    def record_turned_away(self, model: ModelKey, error: RequestError, count: int) -> None:
+        """Count requests that were refused unread."""
+        with self._lock:
+            if model[:2] in self._models:
+                self._models[model[:2]].fail(error, 0, count)
+        self._on_drops(model, error, count)
 
     def snapshot(self, model: ModelKey) -> ModelSnapshot:
         """The counters of one version now; zeros where it has gone meanwhile."""

@@ -303,7 +303,9 @@ def test_that_a_block_is_free_may_be_heard_before_the_refusal_of_its_request() -
         requests.append(submit())
     first = requests[0].ticket
     remote.complete(tuple(Outcomes(freed=(first,))))
-    remote.complete(tuple(Outcomes(refused=(tuple(Refused(first, "RequestCancelledError", "gone", None, 0, True)),))))
+    remote.complete(
+        tuple(Outcomes(refused=(tuple(Refused(first, "RequestCancelledError", "gone", None, None, 0, True)),)))
+    )
     assert len(inbox.completions) == 2
     submit()
     assert len(inbox.completions) == 2, "its block is given out again"

@@ -26,7 +26,7 @@ from dnnserve.logs import JsonFormatter
 from grpc_health.v1 import health_pb2
 from PIL import Image
 
-from benchmarks.core_client import send_at
+from benchmarks import core_client, frame_client
 from benchmarks.front_end import INFER
 from benchmarks.trace import read_trace
 from tests.server.fakes import PATIENCE_S, Lab, make_spec, wait_until
@@ -274,8 +274,41 @@ def test_a_lame_duck_serves_and_says_that_it_does_not(lab: Lab) -> None:
         assert not stopper.is_alive()
 
 
-def test_the_benchmarks_client_sends_at_given_moments_and_counts_what_came_in_time(lab: Lab) -> None:
+@pytest.mark.parametrize("benchmark", [core_client, frame_client], ids=lambda module: module.__name__)
+def test_the_benchmarks_clients_send_at_given_moments_and_count_what_came_in_time(lab: Lab, benchmark: Any) -> None:
     with serving(lab) as (server, _):
         calls = [(0.0, None), (0.01, PATIENCE_S), (0.02, 1e-6), (0.02, PATIENCE_S)]
-        taken = send_at(server.addresses.grpc, INFER, infer_request().SerializeToString(), 2, calls)
+        taken = benchmark.send_at(server.addresses.grpc, INFER, infer_request().SerializeToString(), 2, calls)
         assert (len(taken.seconds), taken.in_time, taken.failed) == (3, 3, 1)
+
+
+@pytest.mark.parametrize("benchmark", [core_client, frame_client], ids=lambda module: module.__name__)
+def test_the_benchmarks_clients_keep_calls_in_flight_for_a_while(lab: Lab, benchmark: Any) -> None:
+    with serving(lab) as (server, client):
+        message = infer_request(2.0).SerializeToString()
+        taken = benchmark.keep_in_flight(server.addresses.grpc, INFER, message, 2, 5, 0.1)
+        assert (taken.failed, taken.in_time) == (0, len(taken.seconds))
+        assert len(taken.seconds) >= 5
+        assert client.metrics()["dnnserve_requests_total"]["ModelInfer", "toy", "OK", "1"] == len(taken.seconds)
+
+
+def test_the_frame_client_gives_up_calls_whose_deadlines_pass_and_waits_for_room_to_send(lab: Lab) -> None:
+    with serving(lab, max_queue_requests=10_000) as (server, client):
+        lab.pause("cpu")
+        message = infer_request(1.0, 100).SerializeToString()  # more rows than a batch has: refused, once they are read
+        calls = [(0.0, PATIENCE_S)] * 200  # several windows of a connection
+        taken = frame_client.send_at(server.addresses.grpc, INFER, message, 1, calls)
+        assert (taken.failed, len(taken.missed)) == (200, 200)
+        taken = frame_client.send_at(server.addresses.grpc, INFER, infer_request().SerializeToString(), 1, [(0.0, 0.1)])
+        assert (taken.failed, taken.seconds) == (1, [])
+        ended = "ModelInfer", "toy", "CANCELLED", "1"
+        wait_until(
+            lambda: (
+                sum(
+                    client.metrics()["dnnserve_requests_total"].get((*ended[:2], code, "1"), 0.0)
+                    for code in ("CANCELLED", "DEADLINE_EXCEEDED")
+                )
+                == 1
+            )
+        )
+        lab.resume()

@@ -52,6 +52,7 @@ __all__ = [
     "Stopped",
     "Submit",
     "Told",
+    "TurnedAway",
 ]
 
 
@@ -118,7 +119,7 @@ class Refused(NamedTuple):
         ticket: The front end's.
         kind: Name of the error's class.
         text: What it says.
-        retry_after_ms: As `RequestError` has it.
+        retry_after_ms, answer_ns: As `RequestError` has it.
         finished_ns: As `Completion` has it.
         held: Whether a device has the block still; else it is free again.
     """
@@ -127,6 +128,7 @@ class Refused(NamedTuple):
     kind: str
     text: str
     retry_after_ms: int | None
+    answer_ns: int | None
     finished_ns: int
     held: bool
 
@@ -136,6 +138,8 @@ class Refused(NamedTuple):
         error: RequestError = getattr(errors, self.kind)(self.text)
         if self.retry_after_ms is not None:
             error.retry_after_ms = self.retry_after_ms
+        if self.answer_ns is not None:
+            error.answer_ns = self.answer_ns
         return error
 
 
@@ -188,6 +192,22 @@ class Refusal(NamedTuple):
     kind: str
     text: str
     taken_ns: int
+
+
+class TurnedAway(NamedTuple):
+    """Requests that were refused unread, to be counted. Immutable.
+
+    Args:
+        model: Whose they were.
+        kind: Name of the error's class.
+        text: What it says.
+        calls: How many.
+    """
+
+    model: ModelKey
+    kind: str
+    text: str
+    calls: int
 
 
 class Snapshot(NamedTuple):

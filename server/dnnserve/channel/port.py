@@ -157,7 +157,8 @@ class Port:
                         answered.append((outcome, finished_ns, []))
                     answered[-1][2].append(block.ticket)
                 else:
-                    fields = block.ticket, type(outcome).__name__, str(outcome), outcome.retry_after_ms, finished_ns
+                    when = outcome.retry_after_ms, outcome.answer_ns, finished_ns
+                    fields = block.ticket, type(outcome).__name__, str(outcome), *when
                     refused.append(tuple(Refused(*fields, block.users > 0)))
             self._give_back(back)
         if answered:

@@ -186,6 +186,7 @@ class RemoteStatistics:
         self._link = link
         self._ended: queue.SimpleQueue[tuple[ModelKey | None, str, str, Sequence[int]]] = queue.SimpleQueue()
         self._refused: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+        self._away: queue.SimpleQueue[tuple[ModelKey, str, str, int]] = queue.SimpleQueue()
         self._snapshots: queue.SimpleQueue[messages.SnapshotOf] = queue.SimpleQueue()
         self._asking = threading.Lock()
         self._closing = threading.Event()
@@ -204,6 +205,10 @@ class RemoteStatistics:
         """Count a request that failed before it was submitted."""
         with contextlib.suppress(OSError):
             self._link.send(messages.Refusal(model, type(error).__name__, str(error), total_ns))
+
+    def record_turned_away(self, model: ModelKey, error: RequestError, count: int) -> None:
+        """Count requests that were refused unread."""
+        self._away.put((model, type(error).__name__, str(error), count))
 
     def snapshot(self, model: ModelKey) -> ModelSnapshot:
         """The counters of one model now.
@@ -243,6 +248,12 @@ class RemoteStatistics:
             refused: Counter[str] = Counter()
             for port, count in [self._refused.get() for _ in range(self._refused.qsize())]:
                 refused[port] += count
+            away: Counter[tuple[ModelKey, str, str]] = Counter()
+            for model, kind, text, count in [self._away.get() for _ in range(self._away.qsize())]:
+                away[model, kind, text] += count
+            for what, count in away.items():
+                with contextlib.suppress(OSError):
+                    self._link.send(messages.TurnedAway(*what, count))
             for port, count in refused.items():
                 with contextlib.suppress(OSError):
                     self._link.send(messages.ConnectionsRefused(port, count))

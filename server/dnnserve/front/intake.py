@@ -37,15 +37,22 @@ class Intake:
     Args:
         queue: Where requests go.
         take_back: Given each request that the queue failed to take, and why.
+        hurries: Whether nothing is to be gathered now: what becomes of a request says what is done with calls that have come.
 
     Attributes:
         holds: Whether something has been gathered.
     """
 
-    def __init__(self, queue: Queue, take_back: Callable[[InferenceRequest, Exception], None]) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        take_back: Callable[[InferenceRequest, Exception], None],
+        hurries: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.holds = False
         self._queue = queue
         self._take_back = take_back
+        self._hurries = hurries
         self._gathering: int | None = None
         self._gathered: list[tuple[InferenceRequest, Call]] = []
 
@@ -56,7 +63,7 @@ class Intake:
             return
         self._gathered.append((request, call))
         self.holds = True
-        if len(self._gathered) >= _MOST_TOGETHER:
+        if len(self._gathered) >= _MOST_TOGETHER or self._hurries():
             self.flush()
 
     def flush(self) -> None:

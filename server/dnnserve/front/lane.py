@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Protocol
@@ -25,7 +26,9 @@ from dnnserve.errors import QueueFullError, UnreadMessageError
 from dnnserve.front.answers import Answers
 from dnnserve.front.authorization import Objection
 from dnnserve.front.call import Call, Handler, Methods, Trailer, deadline_after
+from dnnserve.front.door import Door, Verdict
 from dnnserve.front.gate import Gate
+from dnnserve.scheduling.outlook import Outlook
 
 try:
     from grpc._cython import cygrpc  # type: ignore[attr-defined]  # compiled, and in no stub
@@ -41,6 +44,8 @@ _PROBE_S = 5.0
 _CLOSE_S = 2.0
 _PAST = 0.0  # a deadline: only what has come already
 _ACCEPTING = 64  # calls of a method that the core may hand over before it is asked for more
+_TURNS = 64  # events after which requests are asked for, though there may be more events
+_ASKED = 8  # for so many
 
 
 class Gathering(Protocol):
@@ -68,6 +73,8 @@ class Lane:
         refuse: Ends a call for which there is no room, or that may not pass.
         objection: What is said against a call before its request is read.
         gathering: What handlers gather in the lane's thread, and let go when all that has come has been handled.
+        door: Says which calls are turned away before their requests are read.
+        hurried: Paths of methods whose calls come to the door; the others are let in.
         max_calls: Calls that may be open at the same time, those included whose request has not come.
         clock: Monotonic nanoseconds.
     """
@@ -81,6 +88,8 @@ class Lane:
         refuse: Callable[[Call, Exception], None],
         objection: Objection,
         gathering: Gathering,
+        door: Door,
+        hurried: Collection[str],
         max_calls: int,
         clock: Callable[[], int],
     ) -> None:
@@ -91,13 +100,17 @@ class Lane:
         self.objection = objection
         self.max_calls = max_calls
         self.open = 0
+        self.waiting: deque[_LaneCall] = (
+            deque()
+        )  # whose requests have not been asked for, while calls come late to the door
+        self.door = door
         self._gathering = gathering
         self.queue = cygrpc.CompletionQueue()
         self.core = server._state.server  # type: ignore[attr-defined]
         self.core.register_completion_queue(self.queue)
         for path in methods:
             self.core.register_method(path)
-        self._methods = [_Method(self, path, handle) for path, handle in methods.items()]
+        self._methods = [_Method(self, path, handle, hurried=path in hurried) for path, handle in methods.items()]
         self._thread = threading.Thread(target=self._poll, name="dnnserve-lane", daemon=True)
 
     def start(self) -> None:
@@ -114,30 +127,65 @@ class Lane:
         return not self._thread.is_alive()
 
     def _poll(self) -> None:
-        poll, gathering = self.queue.poll, self._gathering
+        poll, gathering, door, waiting = self.queue.poll, self._gathering, self.door, self.waiting
         ended, nothing = cygrpc.CompletionType.queue_shutdown, cygrpc.CompletionType.queue_timeout
         gathering.flush()
+        turns = 0
         while True:
-            event = poll(_PAST if gathering.holds else None)
+            event = poll(_PAST if gathering.holds or door.holds or waiting else None)
             if event.completion_type == nothing:
                 gathering.flush()
+                door.flush()
+                self._ask()
+                turns = 0
                 continue
             if event.completion_type == ended:
                 gathering.flush()
+                door.flush()
                 return
             try:
                 event.tag(event)
             except Exception:  # noqa: BLE001 - whatever a call does, the next one gets its chance
                 _log.exception("an event of the fast lane failed")
             event = None  # before polling again: it may hold the last reference to a call, whose end is an event
+            if waiting and (turns := turns + 1) >= _TURNS:
+                self._ask()
+                turns = 0
+
+    def _ask(self) -> None:
+        """Ask for the requests of calls that wait, the newest first; those that have waited for too long are turned away."""
+        waiting, now_ns = self.waiting, self.clock()
+        try:
+            while waiting and (verdict := self.door.gives_up(waiting[0], now_ns)) is not None:
+                waiting.popleft().turn_away(verdict)
+            for _ in range(min(_ASKED, len(waiting))):
+                waiting.pop().receive()
+        except Exception:  # noqa: BLE001 - as with events: gRPC ends the call that failed, and the others get their chance
+            _log.exception("a call of the fast lane that waited could not be gone on with")
+
+    def turn_away(self, call: Any, verdict: Verdict) -> None:
+        """End a call of which nothing has been asked by one batch of operations, which is one event."""
+        code, text, trailers = verdict
+        call.start_server_batch(
+            (
+                cygrpc.SendInitialMetadataOperation(None, 0),
+                cygrpc.SendStatusFromServerOperation(trailers, code, text, 0),
+                cygrpc.ReceiveCloseOnServerOperation(0),
+            ),
+            self._turned_away,
+        )
+
+    def _turned_away(self, _event: Any) -> None:
+        self.open -= 1
 
 
 class _Method:
     """One method, whose calls the lane takes. Owned by the lane's thread."""
 
-    __slots__ = ("_lane", "_path", "handle", "name")
+    __slots__ = ("_hurried", "_lane", "_path", "handle", "name")
 
-    def __init__(self, lane: Lane, path: str, handle: Handler) -> None:
+    def __init__(self, lane: Lane, path: str, handle: Handler, *, hurried: bool) -> None:
+        self._hurried = hurried
         self.name = path.rpartition("/")[2]
         self.handle = handle
         self._lane = lane
@@ -156,15 +204,26 @@ class _Method:
         except ValueError:
             _log.debug("the server is shutting down and takes no more calls of %s", self._path)
         lane = self._lane
-        call = _LaneCall(lane, self, event)
         lane.open += 1
+        arrival_ns = lane.clock()
+        # By the wall clock, so it is turned at once into what is left: a clock that is set later moves no deadline.
+        deadline_ns = deadline_after(arrival_ns, event.call_details.deadline - time.time())
         error: Exception | None
         if lane.open > lane.max_calls:
             error = QueueFullError(f"{lane.max_calls} calls are open, as many as may; retry later or elsewhere")
         else:
-            error = lane.objection(self._path, call.metadata)
+            error = lane.objection(self._path, event.invocation_metadata)
+        if error is None and self._hurried and not lane.answers.holding:
+            verdict = lane.door.verdict(self.name, arrival_ns, deadline_ns)
+            if verdict is not None:
+                lane.turn_away(event.call, verdict)
+                return
+        call = _LaneCall(lane, self, event, arrival_ns, deadline_ns)
         if error is None:
-            call.receive()
+            if self._hurried and deadline_ns is not None and lane.door.lags(arrival_ns) and not lane.answers.holding:
+                lane.waiting.append(call)
+            else:
+                call.receive()
         else:
             call.receive_nothing()
             lane.refuse(call, error)
@@ -186,11 +245,10 @@ class _LaneCall:
         "method",
     )
 
-    def __init__(self, lane: Lane, method: _Method, event: Any) -> None:
+    def __init__(self, lane: Lane, method: _Method, event: Any, arrival_ns: int, deadline_ns: int | None) -> None:
         self.method = method.name
-        self.arrival_ns = lane.clock()
-        # By the wall clock, so it is turned at once into what is left: a clock that is set later moves no deadline.
-        self.deadline_ns = deadline_after(self.arrival_ns, event.call_details.deadline - time.time())
+        self.arrival_ns = arrival_ns
+        self.deadline_ns = deadline_ns
         self.metadata = event.invocation_metadata
         self.cancelled = False
         self._lane = lane
@@ -203,6 +261,10 @@ class _LaneCall:
         """Ask for the request and for word of the call's end."""
         self._call.start_server_batch((cygrpc.ReceiveMessageOperation(0),), self._received)
         self.receive_nothing()
+
+    def turn_away(self, verdict: Verdict) -> None:
+        """End it unread, instead of `receive`."""
+        self._lane.turn_away(self._call, verdict)
 
     def receive_nothing(self) -> None:
         """Ask for word of the call's end alone."""
@@ -261,6 +323,7 @@ class _LaneCall:
             return
         self._taken = True
         self._lane.gate.enter()
+        self._lane.door.read(self.arrival_ns, self._lane.clock())
         try:
             self._handle(self, message)
         except Exception:  # noqa: BLE001 - handlers must not raise; a defect of one ends its call
@@ -309,12 +372,16 @@ def _fail(call: Call, _error: Exception) -> None:
     call.fail(grpc.StatusCode.INTERNAL, "")
 
 
+def _open_door() -> Door:
+    return Door(Outlook(), lambda: False, lambda _method, _error, _count: None)
+
+
 def _echo(message: bytes) -> bytes:
     server = grpc.server(ThreadPoolExecutor(1))
     methods: Mapping[str, Handler] = {_PROBE_PATH: lambda call, request: call.finish(request)}
     port = server.add_insecure_port("127.0.0.1:0")
     passes: Objection = lambda _path, _metadata: None  # noqa: E731
-    lane = Lane(server, methods, Gate(), Answers(), _fail, passes, _Nothing(), 1, time.monotonic_ns)
+    lane = Lane(server, methods, Gate(), Answers(), _fail, passes, _Nothing(), _open_door(), (), 1, time.monotonic_ns)
     server.start()
     lane.start()
     try:

@@ -245,6 +245,9 @@ class FrontProcess:
         elif isinstance(message, messages.Refusal):
             kind = getattr(errors, message.kind, RequestError)
             self._shared.statistics.record_refusal(message.model, kind(message.text), message.taken_ns)
+        elif isinstance(message, messages.TurnedAway):
+            kind = getattr(errors, message.kind, RequestError)
+            self._shared.statistics.record_turned_away(message.model, kind(message.text), message.calls)
         elif isinstance(message, messages.Snapshot):
             counters = self._shared.statistics.snapshot(message.model)
             self._outbox.send(messages.SnapshotOf(message.model, counters))

@@ -50,8 +50,11 @@ _CALLS_ON_THEIR_WAY_S = 0.05
 _HANDSHAKE_S = 20.0
 """For TLS and the client's first words of HTTP/2; gRPC's own 120 s let who says nothing keep a place for as long."""
 
-_MAX_PENDING_CALLS = 1 << 20
-"""Calls that the core keeps until it is asked for them. Beyond it gRPC cancels calls, which clients do not retry: we refuse."""
+_MAX_PENDING_CALLS = 1 << 14
+"""Calls that the core keeps until it is asked for them, each with 13 KB, also those that their clients have given up. Beyond it
+gRPC cancels calls, which clients do not retry: we refuse. But where the lane gets so little of the processors that it cannot even
+do that, calls would be kept until there is no memory left: 775 MB were, after five seconds.
+"""
 
 
 class GrpcServer:
@@ -135,6 +138,8 @@ class GrpcServer:
                 service.refuse,
                 self.objection,
                 service.intake,
+                service.door,
+                (MODEL_INFER, CLASSIFY),
                 self._config.max_calls,
                 self._clock,
             )

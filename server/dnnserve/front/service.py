@@ -19,10 +19,11 @@ from google.protobuf.message import Message
 
 from dnnserve.catalog import Catalog, ModelSpec, shorten
 from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey, OwnBlock
-from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, RequestError
+from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, RequestError, UnreachableError
 from dnnserve.front.areas import SharedImages, SharedRows, bytes_to_write, release
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
+from dnnserve.front.door import Door
 from dnnserve.front.intake import Intake, Queue
 from dnnserve.front.parameters import Wanted, numbers_of
 from dnnserve.front.requests import InferenceInput
@@ -33,6 +34,7 @@ from dnnserve.front.writing import WritePool
 from dnnserve.questions import Answer as Answered
 from dnnserve.questions import Control
 from dnnserve.questions import Question as ControlQuestion
+from dnnserve.scheduling.outlook import Outlook
 from dnnserve.shared_memory.regions import Origin, Regions
 from dnnserve.statistics import ModelSnapshot
 
@@ -90,6 +92,10 @@ class Counters(Protocol):
         """Count a request that failed before it was submitted."""
         ...
 
+    def record_turned_away(self, model: ModelKey, error: RequestError, count: int) -> None:
+        """Count requests that were refused unread."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Exchange:
@@ -145,6 +151,7 @@ class Service:
 
     Attributes:
         intake: By which requests come to the queue.
+        door: By which calls come whose requests have not been read.
     """
 
     def __init__(
@@ -166,7 +173,9 @@ class Service:
         self.statistics = statistics
         self.regions = Regions() if regions is None else regions
         self.ready = ready
-        self.intake = Intake(queue, self._take_back)
+        self._outlook = Outlook()
+        self.intake = Intake(queue, self._take_back, lambda: self._outlook.is_gloomy(clock()))
+        self.door = Door(self._outlook, lambda: self._tells, self._count_turned_away)
         self._decoder = decoder
         self._writer = writer
         self._on_calls_end = on_calls_end
@@ -176,10 +185,12 @@ class Service:
         self._tracer = tracer
         self._waiting: dict[int, tuple[Exchange, OwnBlock]] = {}  # by ticket; its operations are atomic
         self._asking: set[Exchange] = set()  # not submitted yet; so are its
+        self._set_door()
 
     def serve(self, specs: Iterable[ModelSpec]) -> None:
         """Give requests to these models from now on, and to no others."""
         self.catalog = Catalog(specs)
+        self._set_door()
 
     def holds(self, model: ModelKey) -> bool:
         """Whether a request has been given to a model and has no answer yet."""
@@ -253,6 +264,8 @@ class Service:
         exchange.encode = encode
         source, pixels, exchange.wanted, timeout_us, priority, exchange.origins = question.read(spec)
         deadline_ns = self._deadline_ns(exchange.call, spec, timeout_us)
+        if priority or timeout_us is not None:
+            self._outlook.distrust(self._clock())  # its turn does not come by the deadline of its call
         priority = priority or spec.priority
         if isinstance(source, (Images, SharedImages, SharedRows)):
             checkpoint = partial(self._check_wanted, exchange.call, deadline_ns)
@@ -304,12 +317,37 @@ class Service:
             outcome, exchange.completion = completion.outcome, completion
             try:
                 if not isinstance(outcome, Answer):
+                    self._hear(completion.request, outcome)
                     self._refuse(exchange, outcome)
                 elif not self._hand_over(exchange, block):
                     answered.append((exchange, self._response(exchange, block)))
             except Exception as error:  # noqa: BLE001 - one call's failure is not its batch-mates'
                 self._refuse(exchange, error)
         self._finish(answered)
+
+    def _hear(self, request: InferenceRequest, error: RequestError) -> None:
+        """Learn from a refusal what it says of calls whose requests have not been read."""
+        if error.answer_ns is None or request.deadline_ns is None:
+            return
+        now_ns = self._clock()
+        if isinstance(error, UnreachableError):
+            self._outlook.hear_least(now_ns, error.answer_ns - now_ns)
+        else:
+            self._outlook.hear(now_ns, request.deadline_ns, error.answer_ns)
+
+    def _set_door(self) -> None:
+        self.door.judges = len(self.catalog.specs) == 1
+
+    def _count_turned_away(self, method: str, error: RequestError, count: int) -> None:
+        """Count calls that were turned away: for the model, where there is one that they can have been for."""
+        specs = self.catalog.specs
+        key = specs[0].key if len(specs) == 1 else None
+        try:
+            if key is not None:
+                self.statistics.record_turned_away(key, error, count)
+            self._on_calls_end(key, method, status_of(error).code.name, (0,) * count)
+        except Exception:  # noqa: BLE001 - the next calls get their chance
+            _log.exception("%d calls of %s that were turned away could not be counted", count, method)
 
     def _hand_over(self, exchange: Exchange, block: OwnBlock) -> bool:
         """Have the writer answer a call whose outputs take time to write; whether it does."""

@@ -30,9 +30,12 @@ from dnnserve.errors import (
 )
 from dnnserve.front.call import Trailer
 
-__all__ = ["STATUS_OF_ERROR", "Status", "status_of"]
+__all__ = ["PUSHBACK", "STATUS_OF_ERROR", "Status", "status_of"]
 
 _log = logging.getLogger(__name__)
+
+PUSHBACK = "grpc-retry-pushback-ms"
+"""The trailer that clients with a retry policy obey. Source: gRPC proposal A6, "Pushback"."""
 
 # The first entry that fits counts: a subclass stands before its base.
 STATUS_OF_ERROR: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
@@ -79,7 +82,6 @@ def status_of(error: Exception) -> Status:
 
 
 def _pushback(error: Exception) -> tuple[Trailer, ...]:
-    """What clients with a retry policy obey. Source: gRPC proposal A6, "Pushback"."""
     if isinstance(error, RequestError) and error.retry_after_ms is not None:
-        return (("grpc-retry-pushback-ms", str(error.retry_after_ms)),)
+        return ((PUSHBACK, str(error.retry_after_ms)),)
     return ()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from dnnserve.envelope import ModelKey
 from dnnserve.scheduling.entry import LAST_PRIORITY, PATIENCE_NS, Limits
+from dnnserve.scheduling.outlook import Outlook
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -217,3 +218,29 @@ def test_costs_that_warm_up_had_wrong_are_right_after_a_few_seconds() -> None:
     outcomes = simulate(simulation, list(poisson(TOY, 600, 30.0, (50.0,))))
     settled = [o for o in outcomes if o.arrival.at_ns > 20 * SECOND_NS]
     assert sum(o.good for o in settled) > 0.95 * 400 * 10
+
+
+@pytest.mark.parametrize("hiccups", [0.0, 0.03], ids=["steady", "busy_host"])
+@pytest.mark.parametrize(
+    ("base_ms", "row_ms", "rows", "deadlines_ms"),
+    [(2, 0.5, 4, (15,)), (2, 0.5, 4, (15, 50, 100)), (4, 2, 8, (50, 100)), (0.2, 0.1, 8, (15,))],
+    ids=str,
+)
+def test_what_is_refused_unread_costs_no_goodput(
+    base_ms: float, row_ms: float, rows: int, deadlines_ms: tuple[float, ...], hiccups: float
+) -> None:
+    capacity = rows / (base_ms + rows * row_ms) * 1e3
+    arrivals = list(poisson(TOY, 3 * capacity, 4.0, deadlines_ms, seed=1))
+    in_time, late, unread = [], [], 0
+    for outlook in (None, Outlook()):
+        device = Device("d", with_hiccups(linear(base_ms, row_ms, 0.03), hiccups, 10.0))
+        timed = {"d": {TOY: timings(base_ms, row_ms, rows)}}
+        simulation = Simulation([device], {TOY: Limits(rows, 1000)}, timed, outlook=outlook)
+        outcomes = simulate(simulation, arrivals)
+        assert len(outcomes) == len(arrivals)
+        in_time.append(sum(outcome.good for outcome in outcomes))
+        late.append(sum(outcome.late for outcome in outcomes))
+        unread = simulation.unread
+    assert in_time[1] > 0.99 * in_time[0]
+    assert late[1] <= late[0] + 0.01 * len(arrivals)
+    assert unread > 0.3 * len(arrivals)

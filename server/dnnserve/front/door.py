@@ -1,0 +1,164 @@
+"""The door: which calls are turned away before their requests are read, what they are told, and the count of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import grpc
+
+from dnnserve.errors import DeadlineExpiredError, OverloadedError, RequestError
+from dnnserve.front.call import Trailer
+from dnnserve.front.status import PUSHBACK
+from dnnserve.scheduling.outlook import Outlook
+
+__all__ = ["Door", "TurnedAway", "Verdict"]
+
+_EXPIRED = DeadlineExpiredError(
+    "the deadline passed before the request was read: allow more time, or send less at once"
+)
+_LATE = OverloadedError("the answer would come too late, because others wait: retry later, or ask another replica")
+_MOST_TOGETHER = 256
+_READS = 8
+"""Calls, of which the one that waited least says how much the thread that reads is behind: others wait for their bytes."""
+_LAG_HOLDS_NS = 10_000_000
+"""After the last of them. Then one is read whatever is left to it."""
+_PROMPT_NS = 1_000_000
+_SHORTEST_WAIT_NS = 2_000_000
+_WAITS = 4
+"""A call waits to be read for no longer than this part of what is left to it."""
+
+TurnedAway = Callable[[str, RequestError, int], None]
+"""Told of calls that were turned away alike: their method, why, and how many."""
+
+
+class Waiting(Protocol):
+    """What is used here of a call."""
+
+    @property
+    def method(self) -> str:
+        """As `Call` has it; so the rest."""
+        ...
+
+    @property
+    def arrival_ns(self) -> int:
+        """See there."""
+        ...
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """See there."""
+        ...
+
+
+class Verdict(NamedTuple):
+    """What a call is told that is turned away. Immutable; a tuple, because under overload one is made for most calls.
+
+    Args:
+        code: Number of the status.
+        text: Its message.
+        trailers: Trailing metadata.
+    """
+
+    code: int
+    text: bytes
+    trailers: tuple[Trailer, ...]
+
+
+_EXPIRED_VERDICT = Verdict(grpc.StatusCode.DEADLINE_EXCEEDED.value[0], str(_EXPIRED).encode(), ())
+_LATE_CODE: int = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+
+
+class Door:
+    """Turns calls away of which enough is known without their requests. Owned by the lane's thread, but for `judges`.
+
+    To refuse a call whose request has been read costs the lane as much as to take it to a device, and where calls come faster than
+    they can be read, those that are read have waited for so long that they are refused. So a call is refused as it comes whose
+    deadline has passed, or cannot be met by what the last refusals say.
+
+    Args:
+        outlook: What they say.
+        tells: Whether somebody is told of each call by itself; then all are read.
+        on_turned_away: Told of those that were turned away, a few times a millisecond at most.
+
+    Attributes:
+        judges: Whether the outlook is asked: there is one model that a request may be for.
+        holds: Whether calls have been turned away of which nobody was told.
+    """
+
+    def __init__(self, outlook: Outlook, tells: Callable[[], bool], on_turned_away: TurnedAway) -> None:
+        self.judges = False
+        self.holds = False
+        self._outlook = outlook
+        self._tells = tells
+        self._on_turned_away = on_turned_away
+        self._away: dict[tuple[str, RequestError], int] = {}
+        self._lags_ns: deque[int] = deque(maxlen=_READS)
+        self._lag_ns = self._lag_until_ns = 0
+
+    def read(self, came_ns: int, now_ns: int) -> None:
+        """The request of a call has come, and is read now."""
+        lags_ns = self._lags_ns
+        lags_ns.append(now_ns - came_ns)
+        self._lag_ns = min(lags_ns)
+        self._lag_until_ns = now_ns + _LAG_HOLDS_NS
+
+    def lags(self, now_ns: int) -> bool:
+        """Whether calls have waited for the thread that reads their requests."""
+        return self._lag_ns > _PROMPT_NS and now_ns < self._lag_until_ns
+
+    def verdict(self, method: str, now_ns: int, deadline_ns: int | None) -> Verdict | None:
+        """What a call of a method is told that comes now; None: its request is read."""
+        if deadline_ns is None:
+            return None
+        read_ns = now_ns + self._lag_ns if now_ns < self._lag_until_ns else now_ns
+        left_ns = deadline_ns - read_ns
+        if left_ns <= 0:
+            return self._expired(method)
+        late_ns = self._outlook.late_ns(read_ns, deadline_ns) if self.judges else None
+        return None if late_ns is None else self._late(method, left_ns, late_ns)
+
+    def gives_up(self, call: Waiting, now_ns: int) -> Verdict | None:
+        """What a call is told that has waited too long; None: it may wait.
+
+        Newer ones have more time left and go first, so it would go on waiting; it is told while it has time to go elsewhere.
+        """
+        came_ns, deadline_ns = call.arrival_ns, call.deadline_ns
+        assert deadline_ns is not None, "calls without deadlines do not wait"
+        waited_ns, left_ns = now_ns - came_ns, deadline_ns - now_ns
+        if left_ns <= 0:
+            return self._expired(call.method)
+        if waited_ns < _SHORTEST_WAIT_NS or waited_ns < left_ns // _WAITS:
+            return None
+        return self._late(call.method, left_ns, waited_ns)
+
+    def _expired(self, method: str) -> Verdict | None:
+        return _EXPIRED_VERDICT if self._count(method, _EXPIRED) else None
+
+    def _late(self, method: str, left_ns: int, late_ns: int) -> Verdict | None:
+        if not self._count(method, _LATE):
+            return None
+        late_ms = late_ns // 1_000_000 or 1
+        text = (
+            f"the answer would take longer than the {left_ns / 1e6:.1f} ms that are left, because others wait: "
+            f"retry after {late_ms} ms, or ask another replica"
+        )
+        return Verdict(_LATE_CODE, text.encode(), ((PUSHBACK, str(late_ms)),))
+
+    def _count(self, method: str, error: RequestError) -> bool:
+        """Whether a call is turned away, which is counted."""
+        if self._tells():
+            return False
+        key = method, error
+        self._away[key] = count = self._away.get(key, 0) + 1
+        self.holds = True
+        if count == _MOST_TOGETHER:
+            self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Tell of those that were turned away."""
+        away, self._away, self.holds = self._away, {}, False
+        for (method, error), count in away.items():
+            self._on_turned_away(method, error, count)

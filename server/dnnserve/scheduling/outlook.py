@@ -1,0 +1,95 @@
+"""What refusals say of requests that nobody has read yet: who comes behind them fares no better.
+
+Of two requests that wait for a model, the one with the nearer deadline goes first. So where one with a deadline d was refused,
+because its answer would have come at a later moment e, one that comes now with a deadline between the two would be refused as well:
+as much goes before it, or more. That is known without the request, and to read one and ask for it costs several times what a
+refusal does; under overload that is most of what there is to do. Nothing follows for deadlines before d, which go ahead, nor for
+those behind e. Where a device that had nothing else to do would take too long, all nearer deadlines are out of reach, too.
+
+It holds for a part of the time that the refused one had left, which is what waits before it takes: batches end earlier than
+expected, what waits is given up, estimates change. Then one request is asked for again. It does not hold where requests differ in
+more than their deadlines: in their models, of which there must be one alone, or in priorities and time limits of their own
+(`distrust`). Rows are not known either: who has fewer than the one that was refused may be refused up to a batch too early.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Outlook"]
+
+_HOLDS = 4
+"""A refusal holds for this part of the time that was left, within these bounds."""
+_SHORTEST_HOLD_NS = 5_000_000
+"""Where calls come late to the door, little is left of all of them; whoever reads each fifth in vain comes later and later."""
+_LONGEST_HOLD_NS = 25_000_000
+"""A device that was lost may be back before it was expected. To read one request in so long costs nothing."""
+
+_LEAST_HOLDS_NS = 100_000_000
+"""What a batch takes is corrected where it keeps requests out, but not so often."""
+
+_DISTRUST_NS = 60_000_000_000
+_MOST_KEPT = 8
+"""Refusals that count at the same time: clients use few different deadlines."""
+
+
+class _Heard(NamedTuple):
+    """A refusal. Immutable.
+
+    Args:
+        deadline_ns: By which the answer was wanted.
+        answer_ns: When it would have come.
+        until_ns: After this moment it says nothing any more.
+    """
+
+    deadline_ns: int
+    answer_ns: int
+    until_ns: int
+
+
+class Outlook:
+    """Deadlines that cannot be met, as far as refusals have told. Thread-safe: what it remembers is replaced as a whole, and a
+    refusal that another thread's overwrites is heard again.
+    """
+
+    def __init__(self) -> None:
+        self._heard: tuple[_Heard, ...] = ()
+        self._least_ns, self._least_until_ns = 0, 0
+        self._distrusted_ns = 0
+
+    def hear(self, now_ns: int, deadline_ns: int, answer_ns: int) -> None:
+        """A request was refused, because others wait.
+
+        Args:
+            now_ns: The moment.
+            deadline_ns: Its own.
+            answer_ns: The moment behind which a deadline must be for a request in its place to be let in.
+        """
+        if now_ns >= self._distrusted_ns:
+            kept = [each for each in self._heard if each.until_ns > now_ns][1 - _MOST_KEPT :]
+            holds_ns = min(max(_SHORTEST_HOLD_NS, (deadline_ns - now_ns) // _HOLDS), _LONGEST_HOLD_NS)
+            self._heard = (*kept, _Heard(deadline_ns, answer_ns, now_ns + holds_ns))
+
+    def hear_least(self, now_ns: int, least_ns: int) -> None:
+        """A request was refused that had less time than one takes on a device that has nothing else to do."""
+        if now_ns >= self._distrusted_ns:
+            self._least_ns, self._least_until_ns = least_ns, now_ns + _LEAST_HOLDS_NS
+
+    def distrust(self, now_ns: int) -> None:
+        """A request came that does not take its turn by its call's deadline: for a minute nothing is said of others."""
+        self._distrusted_ns = now_ns + _DISTRUST_NS
+        self._heard, self._least_until_ns = (), 0
+
+    def is_gloomy(self, now_ns: int) -> bool:
+        """Whether the last refusal for others' sake holds."""
+        heard = self._heard
+        return bool(heard) and now_ns < heard[-1].until_ns
+
+    def late_ns(self, now_ns: int, deadline_ns: int) -> int | None:
+        """How much too late the answer to a request would come that is not read yet; None: it may be in time."""
+        for deadline, answer, until_ns in self._heard:
+            if deadline <= deadline_ns < answer and now_ns < until_ns:
+                return answer - deadline_ns
+        if now_ns < self._least_until_ns and deadline_ns - now_ns <= self._least_ns:
+            return now_ns + self._least_ns - deadline_ns
+        return None
