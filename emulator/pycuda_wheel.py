@@ -1,8 +1,8 @@
 """Build PyCUDA against the emulated driver: python -m emulator.pycuda_wheel --lib .build/emulator/lib --out .build/pycuda.
 
 Prints the path of the wheel. PyCUDA comes as source only, and its setup.py compiles 38 files of C++ one after the other, 28 of them
-with the same headers. Here those 28 are one file, and files are compiled side by side. Nothing outside `--out` is written. The
-interpreter needs NumPy and setuptools, from 70.1 on.
+with the same headers, and three others with theirs. Here each of these are one file, and files are compiled side by side. Nothing
+outside `--out` is written. The interpreter needs NumPy and setuptools, from 70.1 on.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def _built(driver: Path, cuda: Path, scratch: Path, jobs: int) -> Path:
         archive.extractall(scratch, **safely)  # type: ignore[arg-type]
     tree = scratch / f"pycuda-{VERSION}"
     _unite(tree / "bpl-subset" / "bpl_subset" / "libs" / "python" / "src")
+    _gather(tree / "src" / "wrapper" / "wrap_cudadrv.cpp", ("mempool.cpp", "../cpp/cuda.cpp"))
     _run([sys.executable, str(_SETUP), "--quiet", "bdist_wheel", "--dist-dir", str(wheels)], tree, environ)
     (wheel,) = wheels.glob("*.whl")
     _check(wheel, driver, scratch / "installed", environ)
@@ -112,6 +113,17 @@ def _unite(sources: Path) -> None:
     sources.mkdir()
     names = sorted(path.relative_to(parts.parent) for path in parts.rglob("*.cpp"))
     (sources / "together.cpp").write_text("".join(f'#include "{name}"\n' for name in names))
+
+
+def _gather(file: Path, others: Sequence[str]) -> None:
+    """Have one file include others, so that their headers are read once; setup.py finds those empty."""
+    for number, other in enumerate(others):
+        source = file.parent / other
+        included = file.with_name(f"included_{number}.hpp")
+        source.rename(included)
+        source.touch()
+        with file.open("a") as text:
+            text.write(f'\n#include "{included.name}"\n')
 
 
 def _check(wheel: Path, driver: Path, folder: Path, environ: Mapping[str, str]) -> None:

@@ -73,6 +73,20 @@ def test_the_sources_of_boost_python_become_one_file_that_includes_them(tmp_path
     assert all((tmp_path / line.split('"')[1]).is_file() for line in lines)
 
 
+def test_sources_with_the_same_headers_become_one_that_includes_the_others(tmp_path: Path) -> None:
+    names = ("wrapper/all.cpp", "wrapper/pool.cpp", "cpp/driver.cpp")
+    file, *others = (tmp_path / name for name in names)
+    for path in (file, *others):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"int {path.stem}();\n")
+    pycuda_wheel._gather(file, ("pool.cpp", "../cpp/driver.cpp"))
+    assert [path.read_text() for path in others] == ["", ""]
+    first, *lines = file.read_text().split("\n\n")
+    assert first == "int all();"
+    included = [(file.parent / line.split('"')[1]).read_text() for line in lines]
+    assert included == ["int pool();\n", "int driver();\n"]
+
+
 def test_a_wheel_that_needs_what_the_driver_lacks_is_refused(tmp_path: Path) -> None:
     extension = shared_object(tmp_path / "_driver.so", "int cuInit(int); int start(void) { return cuInit(0); }")
     wheel = tmp_path / "pycuda.whl"

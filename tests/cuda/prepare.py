@@ -3,6 +3,11 @@
 A kernel's first launch compiles it, and nvcc takes longer to begin than most kernels take. Here it makes the PTX of many at a time,
 which is cut into that of each source, translated, and left in the cache where `dnncore.cuda.runtime.jit` looks. What is there is
 not made again.
+
+nvcc spends more on optimising most kernels than all that the tests run of them costs, and what it unrolls is more to translate
+and to compile after it. Those it compiles in a hurry, to PTX that computes the same and orders the same by more instructions. It
+takes its time for products and Fourier transforms, which the tests run most of, and for wgmma, whose accumulators lie in registers
+from the product to the wait only where it does.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import argparse
 import ctypes
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -25,6 +31,10 @@ from dnncore.cuda.unit import Unit
 from emulator.nvcc import build_module, precompile, ptx_of
 from emulator.ptx.parts import Parts
 from tests.cuda.gates import units as gate
+
+_IN_A_HURRY = ("--Ofast-compile=mid",)
+_OPTIMISED = re.compile(r"dnncore/(gemm/|convolution/(fft_|tf32_|wgmma))")
+"""Sources, by what they include, that nvcc takes its time for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +52,23 @@ def _missing(arch: str, compiler: Compiler, folder: Path) -> dict[str, Path]:
     return {source: path for source, path in paths.items() if not path.is_file()}
 
 
-def _modules(work: tuple[Sequence[Unit], dict[str, Path], str, Compiler]) -> list[_Module]:
+def batches(units: Sequence[Unit]) -> list[tuple[tuple[Unit, ...], tuple[str, ...]]]:
+    """Units many at a time, each time with the flags that nvcc is to have for them."""
+    optimised = [unit for unit in units if _OPTIMISED.search(unit.source)]
+    others = [unit for unit in units if not _OPTIMISED.search(unit.source)]
+    return [(batch, ()) for _, batch in gate.batches(optimised)] + [
+        (batch, _IN_A_HURRY) for _, batch in gate.batches(others)
+    ]
+
+
+def _modules(work: tuple[Sequence[Unit], tuple[str, ...], dict[str, Path], str, Compiler]) -> list[_Module]:
     """PTX of a batch of units, cut into that of each source."""
-    members, paths, arch, compiler = work
+    members, flags, paths, arch, compiler = work
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "unit.cu")
         source.write_text(gate.together(members).source)
-        parts = Parts(ptx_of(source, ("-arch", arch, *compiler.flags, f"-I{compiler.include}")))
+        text = ptx_of(source, ("-arch", arch, *compiler.flags, *flags, f"-I{compiler.include}"))
+    parts = Parts(text)
     entries: dict[str, list[str]] = {}
     for unit in members:
         entries.setdefault(unit.source, []).append(unit.entry)
@@ -80,13 +100,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = cache_folder() / "cubins"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     missing = _missing(arch, compiler, folder)
-    batches = gate.batches([unit for unit in gate.units() if unit.source in missing])
+    work = batches([unit for unit in gate.units() if unit.source in missing])
     processes = multiprocessing.get_context("spawn").Pool(max(options.jobs, 1))
     with processes as pool, tempfile.TemporaryDirectory() as headers:
         precompile(Path(headers))
         build = partial(_build, Path(headers))
         done = 0
-        for modules in pool.imap_unordered(_modules, [(members, missing, arch, compiler) for _, members in batches]):
+        for modules in pool.imap_unordered(_modules, [(*batch, missing, arch, compiler) for batch in work]):
             for _ in pool.imap_unordered(build, modules):
                 done += 1
                 if sys.stderr.isatty():

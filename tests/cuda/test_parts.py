@@ -111,8 +111,13 @@ JOINED = variants(joined=True)
 JOINED_EXTENDED = variants(extended=True, joined=True)
 
 
+def _of_a_part(variant: Variant) -> int:
+    """Channels: four slabs of them, or two of the deepest."""
+    return min(4 * variant.tile.depth, 128)
+
+
 def _two_tiles_down_and_across(variant: Variant, groups: int, layout: str) -> ConvolutionProblem:
-    """1x1 filters over 8x8 places and 320 channels, whose sums are cut into parts of 128, 128 and 64; C as `layout`.
+    """1x1 filters over 8x8 places and channels whose sums are cut into two parts and half a part; C as `layout`.
 
     Padding of 1 where the kernel knows it; what a pipelined one reads lies along its walks.
     """
@@ -121,7 +126,8 @@ def _two_tiles_down_and_across(variant: Variant, groups: int, layout: str) -> Co
     if variant.pipelined:
         of_w, of_x = ("NHWC" if walk is Walk.REDUCTION else "CHWN" for walk in variant.walks)
     images = 8 if of_x == "CHWN" else variant.tile.columns // 64 + 1
-    x, w = (images, 320 * groups, 8, 8), (rows * groups, 320, 1, 1)
+    channels = _of_a_part(variant) * 5 // 2
+    x, w = (images, channels * groups, 8, 8), (rows * groups, channels, 1, 1)
     conv = ConvolutionDescriptor.make(groups=groups, padding=padding)
     return ConvolutionProblem(
         Direction.FORWARD,
@@ -136,7 +142,7 @@ def _join_with(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave no choice but this variant."""
 
     def forced(*_args: Any, joined: bool | None = None) -> Schedule | None:
-        return None if joined is False else Schedule(variant.tile, 3, 128, 1e-9, joined=True)
+        return None if joined is False else Schedule(variant.tile, 3, _of_a_part(variant), 1e-9, joined=True)
 
     monkeypatch.setattr(algorithm, "choose_split", forced)
     if not variant.pipelined:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from dnncore import Handle, MathType, Tensor, TensorDescriptor
@@ -87,15 +89,27 @@ def _magnitude(handle: Handle, case: Case, algorithm: str, answer: Answer, input
     )
 
 
-def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> None:
-    problem, alpha, beta = case.problem, case.alpha, case.beta
+Posed = tuple[list[np.ndarray], tuple[Answer, ...], list[np.ndarray | None]]
+"""A case's inputs, the answers to them, and what its outputs hold before."""
+
+
+@lru_cache(maxsize=1)  # a case is tried by one algorithm after another
+def _posed(case: Case) -> Posed:
+    problem = case.problem
     rng = np.random.default_rng(list(case.name.encode()))
     values = make_inputs(problem, rng)
     answers, blended = solve(problem, values), num_blended(problem)
     before: list[np.ndarray | None] = [None] * len(problem.outputs)
-    for i, output in enumerate(problem.outputs[:blended] if beta else ()):
+    for i, output in enumerate(problem.outputs[:blended] if case.beta else ()):
         spread = 1 if output.dtype.is_floating else 100  # of integers, fractions would all be 0
         before[i] = rng.uniform(-spread, spread, output.shape).astype(output.dtype.numpy)
+    return values, answers, before
+
+
+def check(handle: Handle, case: Case, algorithm: str, guard: int = GUARD) -> None:
+    problem, alpha, beta = case.problem, case.alpha, case.beta
+    values, answers, before = _posed(case)
+    blended = num_blended(problem)
 
     plan = handle.plan(problem, algorithm=algorithm)
     inputs = [Guarded(handle, d, v, guard) for d, v in zip(problem.inputs, values, strict=True)]

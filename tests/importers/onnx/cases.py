@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import pickle
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -10,11 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
+from onnx.backend.test import loader
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
+from dnncore.cache import write_atomically
 from dnncore.importers.onnx.rules import RULES
 
 __all__ = ["CASES", "DECLARED", "REFUSED", "Case", "feeds_of", "reason_of"]
@@ -47,6 +53,31 @@ class Case:
 def reason_of(name: str) -> str | None:
     """Why a case is refused; None for one that must pass."""
     return next((reason for pattern, reason in REFUSED.items() if re.fullmatch(pattern, name)), None)
+
+
+_KEPT = Path(__file__).parents[3] / ".build/onnx"
+
+
+@cache
+def _cases_of_nodes() -> list[TestCase]:
+    """The cases of single operators.
+
+    onnx computes their answers when they are imported, element by element in Python, which takes longer than all that is done with
+    them: the first process of a run keeps them for the others, by the versions of what computes them.
+    """
+    key = hashlib.sha256(f"{onnx.__version__} {np.__version__}".encode() + Path(__file__).read_bytes()).hexdigest()
+    path = _KEPT / f"{key[:24]}.pickle"
+    _KEPT.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.is_file():
+            write_atomically(path, pickle.dumps(_load_node_model_tests()))
+    found: list[TestCase] = pickle.loads(path.read_bytes())
+    return found
+
+
+_load_node_model_tests, loader.load_node_model_tests = loader.load_node_model_tests, _cases_of_nodes
+"""onnx.backend.test.BackendTest asks for them too."""
 
 
 @cache
