@@ -23,8 +23,8 @@ REFUSED = "ModelInfer", "toy", "RESOURCE_EXHAUSTED", "1"
 
 
 class Crowd:
-    """Has a server's scheduler refuse every request, as if others waited before it, until it may `go` on; or, with `most_rows`, those
-    that have more, as if no device could do that in time.
+    """Has a server's scheduler refuse every request, as if others waited before it, until it may `go` on; or, with `most_rows`,
+    those that have more, as if no device could do that in time.
     """
 
     def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch, most_rows: int = 0) -> None:

@@ -9,8 +9,8 @@ those behind e. Where a device that had nothing else to do would take too long, 
 It holds for a part of the time that the refused one had left, which is what waits before it takes: batches end earlier than
 expected, what waits is given up, estimates change. Then one request is asked for again. It does not hold where requests differ in
 more than their deadlines: in their models, of which there must be one alone, or in priorities and time limits of their own
-(`distrust`). Rows are not known either. So what became of a request says nothing where others had fewer lately (`is_least`): a few
-of these may fit where that one did not, and one that asks for the impossible would keep them out of a server that has nothing to do.
+(`distrust`). Rows are not known either. So what became of a request says nothing where others had fewer lately (`is_least`): these
+may fit where that one did not, and one that asks for the impossible would keep them out of a server that has nothing to do.
 """
 
 from __future__ import annotations
