@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import grpc
 import pytest
-from dnnserve.errors import DeadlineExpiredError, OverloadedError, RequestError
+from dnnserve.errors import DeadlineExpiredError, OverloadedError, RequestError, RestartingError, UnreachableError
 from dnnserve.front.door import Door, Verdict
 from dnnserve.scheduling.outlook import Outlook
 
@@ -141,3 +141,46 @@ def test_a_call_waits_to_be_read_for_a_quarter_of_what_is_left_to_it(
 ) -> None:
     verdict = bench.door.gives_up(Call(NOW - int(waited_ms * MS), NOW + int(left_ms * MS)), NOW)
     assert (None if verdict is None else verdict.code) == code
+
+
+def test_what_no_device_does_in_time_is_told_to_allow_more_and_not_to_come_again(bench: Bench) -> None:
+    bench.outlook.hear_least(NOW, 6 * MS)
+    verdict = bench.verdict(5)
+    assert verdict is not None
+    assert (verdict.code, verdict.trailers) == (EXPIRED, ())
+    assert b"allow more time" in verdict.text
+    assert bench.verdict(7) is None
+    bench.door.flush()
+    assert bench.told == [(INFER, UnreachableError, 1)]
+
+
+@pytest.mark.parametrize("restarting", [False, True])
+def test_a_device_that_is_started_again_is_given_as_the_cause(bench: Bench, restarting: bool) -> None:
+    bench.outlook.hear(NOW, NOW + 40 * MS, NOW + 70 * MS, restarting=restarting)
+    verdict = bench.verdict(55)
+    assert verdict is not None
+    assert verdict.code == EXHAUSTED
+    assert (b"started again" in verdict.text, b"others wait" in verdict.text) == (restarting, not restarting)
+    bench.door.flush()
+    assert bench.told == [(INFER, RestartingError if restarting else OverloadedError, 1)]
+
+
+def test_a_reader_that_had_nothing_to_do_is_not_late_whenever_bytes_come(bench: Bench) -> None:
+    for _ in range(16):
+        bench.door.rested(NOW)
+        bench.door.read(NOW - 60 * MS, NOW)
+    assert not bench.door.lags(NOW)
+    assert bench.verdict(1) is None
+    for _ in range(16):
+        bench.door.read(NOW - 60 * MS, NOW + 3 * MS)
+    assert bench.door.lags(NOW + 3 * MS), "since then it has had something to do"
+    assert bench.verdict(2.9, NOW + 3 * MS) is not None
+    assert bench.verdict(3.1, NOW + 3 * MS) is None
+
+
+@pytest.mark.parametrize("granted_ns", [1, MS, 7 * MS, 10 * MS, 50 * MS + 3, 50 * MS + 4, 100_000 * MS + 1])
+def test_the_moment_is_known_until_which_a_call_waits(bench: Bench, granted_ns: int) -> None:
+    call = Call(NOW, NOW + granted_ns)
+    until_ns = bench.door.waits_until_ns(NOW, NOW + granted_ns)
+    assert bench.door.gives_up(call, until_ns) is not None
+    assert bench.door.gives_up(call, until_ns - 4) is None

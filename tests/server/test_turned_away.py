@@ -11,7 +11,7 @@ import grpc
 import pytest
 from dnnserve.app import Server
 from dnnserve.envelope import Completion, InferenceRequest
-from dnnserve.errors import OverloadedError
+from dnnserve.errors import OverloadedError, RequestError, UnreachableError
 from dnnserve.scheduling import outlook
 
 from benchmarks.front_end import INFER
@@ -23,17 +23,23 @@ REFUSED = "ModelInfer", "toy", "RESOURCE_EXHAUSTED", "1"
 
 
 class Crowd:
-    """Has a server's scheduler refuse every request, as if others waited before it, until it may `go` on."""
+    """Has a server's scheduler refuse every request, as if others waited before it, until it may `go` on; or, with `most_rows`,
+    those that have more, as if no device could do that in time.
+    """
 
-    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch, most_rows: int = 0) -> None:
         self.asked = 0
+        self._most_rows, self._submit = most_rows, server.scheduler.submit
         self.go = monkeypatch.undo
         monkeypatch.setattr(server.scheduler, "submit", self._refuse)
 
     def _refuse(self, *requests: InferenceRequest) -> None:
         for request in requests:
             self.asked += 1
-            error = OverloadedError("others wait")
+            if len(request.block) <= self._most_rows:
+                self._submit(request)
+                continue
+            error: RequestError = UnreachableError("too short") if self._most_rows else OverloadedError("others wait")
             assert request.deadline_ns is not None
             error.answer_ns = request.deadline_ns + int(2 * PATIENCE_S * 1e9)
             request.sink([Completion(request, error, time.monotonic_ns())])
@@ -155,3 +161,50 @@ def test_while_the_reader_is_behind_the_newest_call_is_read_first_and_every_call
         counted = client.metrics()["dnnserve_requests_total"]
         ends = {status: counted.get(("ModelInfer", "toy", status, "1"), 0.0) for status in ("OK", "RESOURCE_EXHAUSTED")}
         assert ends == {"OK": 3.0 + codes.count(CODE.OK), "RESOURCE_EXHAUSTED": codes.count(CODE.RESOURCE_EXHAUSTED)}
+
+
+def test_who_asks_for_the_impossible_keeps_nobody_out_who_asks_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Lab(), front_end="fast") as (server, client), monkeypatch.context() as patch:
+        crowd = Crowd(server, patch, most_rows=1)
+        for value in (1.0, 2.0, 3.0):
+            assert scores(client.send(value).result(PATIENCE_S))[0][0] == value
+            assert status(client.send(count=8))[0] is CODE.DEADLINE_EXCEEDED
+        assert crowd.asked == 6
+        crowd.go()
+
+
+def test_who_waits_for_long_hides_nobody_who_gives_up_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Lab(), front_end="fast") as (server, client):
+        lane = server._front._server._lane  # type: ignore[attr-defined]
+        monkeypatch.setattr(lane.door, "lags", lambda _now_ns: True)
+        asked = threading.Event()
+        ask, asking = lane._ask, threading.Event()
+
+        def wait_to_ask() -> None:
+            if asking.wait(0.001):
+                now_ns = time.monotonic_ns() + int(
+                    PATIENCE_S * 1e9
+                )  # half of what the short ones have, a hundredth of the long
+                monkeypatch.setattr(lane, "clock", lambda: now_ns)
+                ask()
+                asked.set()
+
+        monkeypatch.setattr(lane, "_ask", wait_to_ask)
+        long = client.send(timeout=100 * PATIENCE_S)
+        wait_until(lambda: len(lane.waiting) == 1)
+        short = [client.send(timeout=2 * PATIENCE_S) for _ in range(20)]
+        wait_until(lambda: len(lane.waiting) == 21)
+        asking.set()
+        assert {status(call)[0] for call in short} == {CODE.RESOURCE_EXHAUSTED}
+        assert asked.wait(PATIENCE_S)
+        assert scores(long.result(PATIENCE_S))[0][0] == 1.0
+
+
+def test_a_lane_without_work_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Lab(), front_end="fast") as (server, client):
+        rested: list[int] = []
+        monkeypatch.setattr(server._front._service.door, "rested", rested.append)  # type: ignore[attr-defined]
+        began_ns = time.monotonic_ns()
+        client.send().result(PATIENCE_S)
+        assert rested
+        assert rested[0] > began_ns

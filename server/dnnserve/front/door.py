@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import grpc
 
-from dnnserve.errors import DeadlineExpiredError, OverloadedError, RequestError
+from dnnserve.errors import DeadlineExpiredError, OverloadedError, RequestError, RestartingError, UnreachableError
 from dnnserve.front.call import Trailer
 from dnnserve.front.status import PUSHBACK
 from dnnserve.scheduling.outlook import Outlook
@@ -19,6 +19,10 @@ _EXPIRED = DeadlineExpiredError(
     "the deadline passed before the request was read: allow more time, or send less at once"
 )
 _LATE = OverloadedError("the answer would come too late, because others wait: retry later, or ask another replica")
+_RESTARTING = RestartingError("the answer would come too late, because what runs the model is being started again")
+_UNREACHABLE = UnreachableError(
+    "less time is left than the model takes for a request that waits for no other: allow more time"
+)
 _MOST_TOGETHER = 256
 _READS = 8
 """Calls, of which the one that waited least says how much the thread that reads is behind: others wait for their bytes."""
@@ -67,6 +71,7 @@ class Verdict(NamedTuple):
 
 
 _EXPIRED_VERDICT = Verdict(grpc.StatusCode.DEADLINE_EXCEEDED.value[0], str(_EXPIRED).encode(), ())
+_UNREACHABLE_VERDICT = Verdict(grpc.StatusCode.DEADLINE_EXCEEDED.value[0], str(_UNREACHABLE).encode(), ())
 _LATE_CODE: int = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 
 
@@ -95,12 +100,17 @@ class Door:
         self._on_turned_away = on_turned_away
         self._away: dict[tuple[str, RequestError], int] = {}
         self._lags_ns: deque[int] = deque(maxlen=_READS)
-        self._lag_ns = self._lag_until_ns = 0
+        self._lag_ns = self._lag_until_ns = self._rested_ns = 0
+
+    def rested(self, now_ns: int) -> None:
+        """Until now the thread that reads had nothing to do: what comes from now on cannot have waited for it before."""
+        self._rested_ns = now_ns
 
     def read(self, came_ns: int, now_ns: int) -> None:
         """The request of a call has come, and is read now."""
         lags_ns = self._lags_ns
-        lags_ns.append(now_ns - came_ns)
+        rested_ns = self._rested_ns
+        lags_ns.append(now_ns - (came_ns if came_ns > rested_ns else rested_ns))
         self._lag_ns = min(lags_ns)
         self._lag_until_ns = now_ns + _LAG_HOLDS_NS
 
@@ -116,8 +126,18 @@ class Door:
         left_ns = deadline_ns - read_ns
         if left_ns <= 0:
             return self._expired(method)
-        late_ns = self._outlook.late_ns(read_ns, deadline_ns) if self.judges else None
-        return None if late_ns is None else self._late(method, left_ns, late_ns)
+        if not self.judges:
+            return None
+        if self._outlook.is_unreachable(now_ns, deadline_ns):
+            return _UNREACHABLE_VERDICT if self._count(method, _UNREACHABLE) else None
+        late_ns = self._outlook.late_ns(read_ns, deadline_ns)
+        if late_ns is None:
+            return None
+        return self._late(method, left_ns, late_ns, _RESTARTING if self._outlook.restarting else _LATE)
+
+    def waits_until_ns(self, came_ns: int, deadline_ns: int) -> int:
+        """The moment from which `gives_up` says so of a call that waits."""
+        return min(deadline_ns, came_ns + max(_SHORTEST_WAIT_NS, -((came_ns - deadline_ns) // (_WAITS + 1))))
 
     def gives_up(self, call: Waiting, now_ns: int) -> Verdict | None:
         """What a call is told that has waited too long; None: it may wait.
@@ -131,17 +151,18 @@ class Door:
             return self._expired(call.method)
         if waited_ns < _SHORTEST_WAIT_NS or waited_ns < left_ns // _WAITS:
             return None
-        return self._late(call.method, left_ns, waited_ns)
+        return self._late(call.method, left_ns, waited_ns, _LATE)
 
     def _expired(self, method: str) -> Verdict | None:
         return _EXPIRED_VERDICT if self._count(method, _EXPIRED) else None
 
-    def _late(self, method: str, left_ns: int, late_ns: int) -> Verdict | None:
-        if not self._count(method, _LATE):
+    def _late(self, method: str, left_ns: int, late_ns: int, error: OverloadedError) -> Verdict | None:
+        if not self._count(method, error):
             return None
         late_ms = late_ns // 1_000_000 or 1
+        because = "others wait" if error is _LATE else "what runs the model is being started again"
         text = (
-            f"the answer would take longer than the {left_ns / 1e6:.1f} ms that are left, because others wait: "
+            f"the answer would take longer than the {left_ns / 1e6:.1f} ms that are left, because {because}: "
             f"retry after {late_ms} ms, or ask another replica"
         )
         return Verdict(_LATE_CODE, text.encode(), ((PUSHBACK, str(late_ms)),))

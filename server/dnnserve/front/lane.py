@@ -11,10 +11,10 @@ Releases 1.64 to 1.85 have them. `probe` tries them all on a server of its own, 
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -100,9 +100,7 @@ class Lane:
         self.objection = objection
         self.max_calls = max_calls
         self.open = 0
-        self.waiting: deque[_LaneCall] = (
-            deque()
-        )  # whose requests have not been asked for, while calls come late to the door
+        self.waiting = _Waiting()
         self.door = door
         self._gathering = gathering
         self.queue = cygrpc.CompletionQueue()
@@ -130,15 +128,18 @@ class Lane:
         poll, gathering, door, waiting = self.queue.poll, self._gathering, self.door, self.waiting
         ended, nothing = cygrpc.CompletionType.queue_shutdown, cygrpc.CompletionType.queue_timeout
         gathering.flush()
-        turns = 0
+        turns, busy = 0, False
         while True:
-            event = poll(_PAST if gathering.holds or door.holds or waiting else None)
+            event = poll(_PAST if busy else None)
             if event.completion_type == nothing:
                 gathering.flush()
                 door.flush()
                 self._ask()
-                turns = 0
+                turns, busy = 0, gathering.holds or door.holds or bool(waiting)
                 continue
+            if not busy:  # there was nothing, and then there was this
+                door.rested(self.clock())
+                busy = True
             if event.completion_type == ended:
                 gathering.flush()
                 door.flush()
@@ -156,10 +157,14 @@ class Lane:
         """Ask for the requests of calls that wait, the newest first; those that have waited for too long are turned away."""
         waiting, now_ns = self.waiting, self.clock()
         try:
-            while waiting and (verdict := self.door.gives_up(waiting[0], now_ns)) is not None:
-                waiting.popleft().turn_away(verdict)
+            while not self.answers.holding and (call := waiting.overdue(now_ns)) is not None:
+                verdict = self.door.gives_up(call, now_ns)
+                if verdict is None:
+                    call.receive()
+                else:
+                    call.turn_away(verdict)
             for _ in range(min(_ASKED, len(waiting))):
-                waiting.pop().receive()
+                waiting.newest().receive()
         except Exception:  # noqa: BLE001 - as with events: gRPC ends the call that failed, and the others get their chance
             _log.exception("a call of the fast lane that waited could not be gone on with")
 
@@ -221,7 +226,7 @@ class _Method:
         call = _LaneCall(lane, self, event, arrival_ns, deadline_ns)
         if error is None:
             if self._hurried and deadline_ns is not None and lane.door.lags(arrival_ns) and not lane.answers.holding:
-                lane.waiting.append(call)
+                lane.waiting.add(call, lane.door.waits_until_ns(arrival_ns, deadline_ns))
             else:
                 call.receive()
         else:
@@ -344,6 +349,41 @@ class _LaneCall:
         if self._taken:
             self._taken = False
             self._lane.gate.leave()
+
+
+class _Waiting:
+    """Calls whose requests have not been asked for, while calls come late to the door. Owned by the lane's thread.
+
+    They may wait for different times, so that who has come first is not the first to give up: nobody waits behind another.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, _LaneCall] = {}  # by their turn
+        self._until: list[tuple[int, int]] = []  # moments and turns, a heap; also of calls that wait no longer
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, call: _LaneCall, until_ns: int) -> None:
+        """Let a call wait until this moment."""
+        if not self._calls:
+            self._until.clear()
+        self._turn += 1
+        self._calls[self._turn] = call
+        heapq.heappush(self._until, (until_ns, self._turn))
+
+    def newest(self) -> _LaneCall:
+        """Take the one that came last."""
+        return self._calls.popitem()[1]
+
+    def overdue(self, now_ns: int) -> _LaneCall | None:
+        """Take one that has waited for as long as it may; None: there is none."""
+        while self._until and self._until[0][0] <= now_ns:
+            call = self._calls.pop(heapq.heappop(self._until)[1], None)
+            if call is not None:
+                return call
+        return None
 
 
 def probe() -> str | None:

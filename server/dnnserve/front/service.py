@@ -19,7 +19,13 @@ from google.protobuf.message import Message
 
 from dnnserve.catalog import Catalog, ModelSpec, shorten
 from dnnserve.envelope import Answer, Completion, InferenceRequest, ModelKey, OwnBlock
-from dnnserve.errors import DeadlineExpiredError, RequestCancelledError, RequestError, UnreachableError
+from dnnserve.errors import (
+    DeadlineExpiredError,
+    RequestCancelledError,
+    RequestError,
+    RestartingError,
+    UnreachableError,
+)
 from dnnserve.front.areas import SharedImages, SharedRows, bytes_to_write, release
 from dnnserve.front.call import Call, Handler
 from dnnserve.front.decoding import DecodePool
@@ -297,6 +303,7 @@ class Service:
         call = exchange.call
         block = OwnBlock(rows, pixels=pixels, wanted=numbers_of(exchange.wanted, spec))
         request = InferenceRequest(spec.key, block, call.arrival_ns, deadline_ns, self._deliver, priority)
+        self._outlook.see(call.arrival_ns, len(block))
         ticket = request.ticket
         self._waiting[ticket] = exchange, block
         self._asking.discard(exchange)
@@ -329,11 +336,14 @@ class Service:
         """Learn from a refusal what it says of calls whose requests have not been read."""
         if error.answer_ns is None or request.deadline_ns is None:
             return
+        if not self._outlook.is_least(len(request.block)):
+            return
         now_ns = self._clock()
         if isinstance(error, UnreachableError):
             self._outlook.hear_least(now_ns, error.answer_ns - now_ns)
         else:
-            self._outlook.hear(now_ns, request.deadline_ns, error.answer_ns)
+            restarting = isinstance(error, RestartingError)
+            self._outlook.hear(now_ns, request.deadline_ns, error.answer_ns, restarting=restarting)
 
     def _set_door(self) -> None:
         self.door.judges = len(self.catalog.specs) == 1

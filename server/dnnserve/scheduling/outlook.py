@@ -9,7 +9,8 @@ those behind e. Where a device that had nothing else to do would take too long, 
 It holds for a part of the time that the refused one had left, which is what waits before it takes: batches end earlier than
 expected, what waits is given up, estimates change. Then one request is asked for again. It does not hold where requests differ in
 more than their deadlines: in their models, of which there must be one alone, or in priorities and time limits of their own
-(`distrust`). Rows are not known either: who has fewer than the one that was refused may be refused up to a batch too early.
+(`distrust`). Rows are not known either. So what became of a request says nothing where others had fewer lately (`is_least`): these
+may fit where that one did not, and one that asks for the impossible would keep them out of a server that has nothing to do.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _LEAST_HOLDS_NS = 100_000_000
 """What a batch takes is corrected where it keeps requests out, but not so often."""
 
 _DISTRUST_NS = 60_000_000_000
+"""So long it counts that requests differed; also in their rows."""
 _MOST_KEPT = 8
 """Refusals that count at the same time: clients use few different deadlines."""
 
@@ -50,21 +52,38 @@ class _Heard(NamedTuple):
 class Outlook:
     """Deadlines that cannot be met, as far as refusals have told. Thread-safe: what it remembers is replaced as a whole, and a
     refusal that another thread's overwrites is heard again.
+
+    Attributes:
+        restarting: Whether the last request that was refused because others wait was so because a device is being started again.
     """
 
     def __init__(self) -> None:
+        self.restarting = False
         self._heard: tuple[_Heard, ...] = ()
         self._least_ns, self._least_until_ns = 0, 0
         self._distrusted_ns = 0
+        self._fewest: tuple[int, int] = (0, 0)  # rows, and until when they count
 
-    def hear(self, now_ns: int, deadline_ns: int, answer_ns: int) -> None:
+    def see(self, now_ns: int, rows: int) -> None:
+        """A request of so many rows has been read."""
+        fewest, until_ns = self._fewest
+        if rows <= fewest or now_ns >= until_ns:
+            self._fewest = rows, now_ns + _DISTRUST_NS
+
+    def is_least(self, rows: int) -> bool:
+        """Whether no request that was seen lately had fewer rows."""
+        return rows <= self._fewest[0]
+
+    def hear(self, now_ns: int, deadline_ns: int, answer_ns: int, *, restarting: bool = False) -> None:
         """A request was refused, because others wait.
 
         Args:
             now_ns: The moment.
             deadline_ns: Its own.
             answer_ns: The moment behind which a deadline must be for a request in its place to be let in.
+            restarting: Whether that is so because a device is being started again.
         """
+        self.restarting = restarting
         if now_ns >= self._distrusted_ns:
             kept = [each for each in self._heard if each.until_ns > now_ns][1 - _MOST_KEPT :]
             holds_ns = min(max(_SHORTEST_HOLD_NS, (deadline_ns - now_ns) // _HOLDS), _LONGEST_HOLD_NS)
@@ -85,11 +104,15 @@ class Outlook:
         heard = self._heard
         return bool(heard) and now_ns < heard[-1].until_ns
 
+    def is_unreachable(self, now_ns: int, deadline_ns: int) -> bool:
+        """Whether the answer would come too late even if nobody waited."""
+        return now_ns < self._least_until_ns and deadline_ns - now_ns <= self._least_ns
+
     def late_ns(self, now_ns: int, deadline_ns: int) -> int | None:
         """How much too late the answer to a request would come that is not read yet; None: it may be in time."""
         for deadline, answer, until_ns in self._heard:
             if deadline <= deadline_ns < answer and now_ns < until_ns:
                 return answer - deadline_ns
-        if now_ns < self._least_until_ns and deadline_ns - now_ns <= self._least_ns:
+        if self.is_unreachable(now_ns, deadline_ns):
             return now_ns + self._least_ns - deadline_ns
         return None

@@ -110,3 +110,20 @@ def test_the_scheduler_would_refuse_as_well_what_is_refused_by_what_it_said() ->
             compared += 1
             assert dispatcher.submit(MODEL, Entry.of(1_001, 1, NOW, later_ns), NOW) is not None
     assert compared > 50
+
+
+def test_what_became_of_a_request_counts_only_where_none_had_fewer_rows_for_a_minute(outlook: Outlook) -> None:
+    outlook.see(NOW, 8)
+    assert outlook.is_least(8)
+    outlook.see(NOW, 2)
+    outlook.see(NOW + MS, 8)
+    assert (outlook.is_least(8), outlook.is_least(2)) == (False, True)
+    outlook.see(NOW + 60_000 * MS, 8)
+    assert outlook.is_least(8)
+
+
+def test_what_is_out_of_reach_is_told_from_what_waits_for_others(outlook: Outlook) -> None:
+    outlook.hear_least(NOW, 6 * MS)
+    outlook.hear(NOW, NOW + 40 * MS, NOW + 70 * MS)
+    assert [outlook.is_unreachable(NOW, NOW + ms * MS) for ms in (5, 6, 7, 50)] == [True, True, False, False]
+    assert not outlook.is_unreachable(NOW + 100 * MS, NOW + 105 * MS)
