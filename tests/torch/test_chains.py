@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
@@ -318,6 +319,76 @@ def test_long_rows_are_cut_so_that_activations_go_in_turns(monkeypatch: pytest.M
     torch.testing.assert_close(_gradients(ours, x)[0], _gradients(theirs, x)[0], rtol=1e-9, atol=1e-9)
 
 
+def test_a_sequential_that_holds_more_layers_is_cut_where_it_is_called_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Headed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = nn.Sequential(*(each for _ in range(5) for each in (nn.Conv2d(8, 8, 1), nn.SiLU())))
+            self.head = nn.Linear(7, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.features(x))
+
+    theirs, ours = _pair(Headed)
+    x = _x()
+    assert _calls(ours, x, monkeypatch) == [8, 2]
+    torch.testing.assert_close(_gradients(ours, x), _gradients(theirs, x), rtol=1e-9, atol=1e-9)
+
+
+class _Unread(nn.Module):
+    """Of whose layers one runs for its statistics alone, and one for nothing; both behind what a chain could begin with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.unread = (nn.Conv2d(8, 8, 1) for _ in range(3))
+        self.bn, self.last = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second(self.first(x))
+        self.unread(x)
+        self.bn(y)
+        return self.last(y)
+
+
+def test_a_layer_whose_result_nobody_reads_is_none_of_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = _pair(_Unread)
+    x = _x()
+    with _counted(monkeypatch) as counts:
+        ours(x).sum().backward()
+    assert counts == [2]
+    expected = torch.autograd.grad(theirs(x).sum(), [x, *theirs.parameters()], allow_unused=True)
+    found = [x.grad, *(parameter.grad for parameter in ours.parameters())]
+    assert [each is None for each in found] == [each is None for each in expected]
+    for one, another in zip(found, expected, strict=True):
+        if one is not None:
+            torch.testing.assert_close(one, another, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-9, atol=1e-9)
+
+
+class _Repeated(nn.Module):
+    """Which calls two layers twice, and one that has nothing of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.activation = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.SiLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = self.activation(self.activation(self.bn(self.conv(x))))
+        return x
+
+
+def test_a_layer_that_is_called_again_begins_another_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its batches would be counted by one launch that adds to the same number twice."""
+    theirs, ours = _pair(_Repeated)
+    x = _x()
+    with _counted(monkeypatch) as counts:
+        found = _gradients(ours, x)
+    assert counts == [4, 4]
+    torch.testing.assert_close(found, _gradients(theirs, x), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-9, atol=1e-9)
+
+
 def test_settings_that_change_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, ours = _pair(Bottleneck)
     x = _x()
@@ -429,6 +500,19 @@ def test_chains_that_are_under_way_together_do_not_meet() -> None:
     copied = copy.deepcopy(ours)
     torch.testing.assert_close(_gradients(copied, inputs[0]), _gradients(ours, inputs[0]))
     assert copied.conv1.weight is not ours.conv1.weight
+
+
+def test_a_backward_of_what_other_threads_have_called_is_planned_once() -> None:
+    """As of data-parallel replicas, whose threads end with each step."""
+    _, ours = _pair(Bottleneck)
+    x = _x()
+    known: list[int] = []
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            y = pool.submit(ours, x).result()
+        y.sum().backward()
+        known.append(len(bridge._thread.seen))
+    assert len(set(known)) == 1
 
 
 def test_parameters_see_their_gradients_once_each() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -89,6 +90,12 @@ class _Record:
     num_inputs: int
     layers: tuple[_Layer, ...]
     saved: tuple[int, ...]
+
+
+_record = lru_cache(maxsize=4096)(_Record)
+"""The same one for the same forward, whichever thread composes it: it is the key by which the thread of a backward knows what that
+comes to, and threads that call a forward may come and go while that one stays.
+"""
 
 
 def _rounded(nbytes: int) -> int:
@@ -175,7 +182,7 @@ class _Composition:
         layers = [self._layer(part, places, parameter) for part in self._parts]
         read = [each for layer in layers for each in layer.read if each is not None]
         saved = tuple(sorted({place for place, _ in read if isinstance(place, int)}))
-        record = _Record(self._wiring.num_inputs, tuple(layers), saved)
+        record = _record(self._wiring.num_inputs, tuple(layers), saved)
         results = [self._tensors[self._values[-1]], _bytes(kept_bytes)]
         if passing_bytes:
             results.append(_bytes(passing_bytes))
