@@ -448,6 +448,23 @@ def test_what_no_backward_reads_is_not_kept() -> None:
     assert kept == sum(-(-4 * count // 256) * 256 for count in (*maps, *statistics))
 
 
+def test_layers_that_are_frozen_keep_nothing_in_front_of_the_first_that_is_not() -> None:
+    theirs, ours = _pair(Bottleneck)
+    for net in (theirs, ours):
+        net.conv1.requires_grad_(False)
+        net.bn1.requires_grad_(False)
+    x = _x().detach()
+    y = ours(x)
+    of_conv1, of_conv3 = 3 * 4 * 9 * 7, y.numel()
+    maps = [of_conv1] + [of_conv1] * 2 + [of_conv3]  # what the second convolution reads, and what the others do
+    statistics = [2 * 4, 2 * 8]
+    assert y.grad_fn.saved_tensors[0].numel() == sum(-(-8 * count // 256) * 256 for count in (*maps, *statistics))
+    assert not any(each.shape == x.shape and torch.equal(each, x) for each in y.grad_fn.saved_tensors)
+    theirs.load_state_dict(ours.state_dict())
+    x.requires_grad_()
+    torch.testing.assert_close(_gradients(ours, x)[1:], _gradients(theirs, x)[1:], rtol=1e-9, atol=1e-9)
+
+
 def test_what_is_saved_may_come_back_otherwise() -> None:
     """As from memory of the host, where hooks have put it."""
     theirs, ours = _pair(Bottleneck)
