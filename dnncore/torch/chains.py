@@ -286,16 +286,19 @@ def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -
         How many nodes of the run have been looked at, and whether they were one.
     """
     calls = [call for node in run if (call := _Call.of(node, module)) is not None]
-    ndims: set[int] = set()
-    num_layers, longest = 0, 1
+    layers: list[Any] = []
+    longest = 0
     for length, call in enumerate(calls, start=1):
-        ndims |= {_at(module, path).linked_ndim for path in call.layers}
-        num_layers += len(call.layers)
-        if len(ndims - {ANY_NDIM}) > 1 or num_layers > _MOST_LAYERS:
+        layers += [_at(module, path) for path in call.layers]
+        ndims = {layer.linked_ndim for layer in layers} - {ANY_NDIM}
+        if len(ndims) > 1 or len(layers) > _MOST_LAYERS or _has_one_twice(layers):
             break
         inside = set(run[:length])
-        if all(user in inside for node in run[: length - 1] for user in node.users):
+        # A result that nobody reads has no gradient, which its layer's backward would be given: it is none of a chain's.
+        if all(node.users and all(user in inside for user in node.users) for node in run[: length - 1]):
             longest = length
+    if not longest:  # what the first one holds is no chain itself, but too long
+        return 1, False
     chosen = calls[:longest]
     paths = [path for call in chosen for path in call.layers]
     if len(paths) < 2 or not any(list(_at(module, path).parameters()) for path in paths):
@@ -318,6 +321,16 @@ def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -
         if node.op == "get_attr" and not node.users:
             graph.erase_node(node)
     return longest, True
+
+
+def _has_one_twice(layers: Sequence[nn.Module]) -> bool:
+    """Whether a layer with parameters is called again.
+
+    Its counter would be twice among those that one launch adds to, and so be raised once on a GPU; and what compares tensors with
+    those of the call before (`operate`) takes none that is given twice.
+    """
+    own = [layer for layer in layers if list(layer.parameters())]
+    return len(set(own)) < len(own)
 
 
 def _at(module: nn.Module, path: _Path) -> Any:

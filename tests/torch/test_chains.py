@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
@@ -308,6 +309,69 @@ def test_layers_are_called_one_by_one_where_they_must_be(monkeypatch: pytest.Mon
     torch.testing.assert_close(ours(x), theirs(x))
 
 
+def _pooled() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.GELU())
+
+
+def _normalised() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+
+
+class _Added(nn.Module):
+    """A residual that is the input, added out of place: in place it would be rounded to 16 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.relu = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.relu(self.bn(self.conv(x)) + x)
+
+
+def _nothing(_net: Any) -> None:
+    """Leave a module as it is."""
+
+
+def _counts_nothing(net: Any) -> None:
+    net[1].track_running_stats = False
+
+
+def _widen(net: Any) -> None:
+    net[1].double()
+
+
+OTHERWISE: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], None], torch.dtype, int, bool]] = {
+    "unbatched": (_pooled, _nothing, torch.float64, 3, False),
+    "statistics-that-are-not-tracked": (_normalised, _counts_nothing, torch.float64, 4, False),
+    "parameters-that-are-converted": (_normalised, _widen, torch.float32, 4, False),
+    "a-residual-that-autocast-leaves": (_Added, _nothing, torch.float32, 4, True),
+    "float64-that-autocast-leaves": (_pooled, _nothing, torch.float64, 4, True),
+}
+"""A module, what is changed in it, dtype and dimensions of what it is given, and whether that is under autocast."""
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_what_is_given_otherwise_is_computed_layer_by_layer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, change, dtype, ndim, autocasts = OTHERWISE[name]
+    theirs, ours = _pair(make, dtype)
+    plain = dt.convert(theirs).model
+    change(ours)
+    change(plain)
+    x = _x(dtype)
+    if ndim == 3:
+        x = x.detach()[0].requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
+        with _counted(monkeypatch) as counts:
+            found = _gradients(ours, x)
+        expected = _gradients(plain, x)
+    assert counts == []
+    assert [each.dtype for each in found] == [each.dtype for each in expected]
+    tolerance = 0.05 if autocasts and dtype is torch.float32 else 1e-5
+    for one, another in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, another, rtol=tolerance, atol=tolerance * float(another.detach().abs().max()))
+    torch.testing.assert_close(list(ours.buffers()), list(plain.buffers()))
+
+
 def test_long_rows_are_cut_so_that_activations_go_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, ours = _pair(
         lambda: nn.Sequential(*(each for _ in range(7) for each in (nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.ReLU())))
@@ -315,7 +379,77 @@ def test_long_rows_are_cut_so_that_activations_go_in_turns(monkeypatch: pytest.M
     x = _x()
     assert _calls(ours, x, monkeypatch) == [8, 6]
     theirs.load_state_dict(ours.state_dict())
-    torch.testing.assert_close(_gradients(ours, x)[0], _gradients(theirs, x)[0], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(_gradients(ours, x), _gradients(theirs, x), rtol=1e-8, atol=1e-8)
+
+
+def test_a_sequential_that_holds_more_layers_is_cut_where_it_is_called_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Headed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = nn.Sequential(*(each for _ in range(5) for each in (nn.Conv2d(8, 8, 1), nn.SiLU())))
+            self.head = nn.Linear(7, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.features(x))
+
+    theirs, ours = _pair(Headed)
+    x = _x()
+    assert _calls(ours, x, monkeypatch) == [8, 2]
+    torch.testing.assert_close(_gradients(ours, x), _gradients(theirs, x), rtol=1e-9, atol=1e-9)
+
+
+class _Unread(nn.Module):
+    """Of whose layers one runs for its statistics alone, and one for nothing; both behind what a chain could begin with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.unread = (nn.Conv2d(8, 8, 1) for _ in range(3))
+        self.bn, self.last = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second(self.first(x))
+        self.unread(x)
+        self.bn(y)
+        return self.last(y)
+
+
+def test_a_layer_whose_result_nobody_reads_is_none_of_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = _pair(_Unread)
+    x = _x()
+    with _counted(monkeypatch) as counts:
+        ours(x).sum().backward()
+    assert counts == [2]
+    expected = torch.autograd.grad(theirs(x).sum(), [x, *theirs.parameters()], allow_unused=True)
+    found = [x.grad, *(parameter.grad for parameter in ours.parameters())]
+    assert [each is None for each in found] == [each is None for each in expected]
+    for one, another in zip(found, expected, strict=True):
+        if one is not None:
+            torch.testing.assert_close(one, another, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-9, atol=1e-9)
+
+
+class _Repeated(nn.Module):
+    """Which calls two layers twice, and one that has nothing of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.activation = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.SiLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = self.activation(self.activation(self.bn(self.conv(x))))
+        return x
+
+
+def test_a_layer_that_is_called_again_begins_another_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its batches would be counted by one launch that adds to the same number twice."""
+    theirs, ours = _pair(_Repeated)
+    x = _x()
+    with _counted(monkeypatch) as counts:
+        found = _gradients(ours, x)
+    assert counts == [4, 4]
+    torch.testing.assert_close(found, _gradients(theirs, x), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-9, atol=1e-9)
 
 
 def test_settings_that_change_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,6 +511,23 @@ def test_what_no_backward_reads_is_not_kept() -> None:
     assert kept == sum(-(-4 * count // 256) * 256 for count in (*maps, *statistics))
 
 
+def test_layers_that_are_frozen_keep_nothing_in_front_of_the_first_that_is_not() -> None:
+    theirs, ours = _pair(Bottleneck)
+    for net in (theirs, ours):
+        net.conv1.requires_grad_(False)
+        net.bn1.requires_grad_(False)
+    x = _x().detach()
+    y = ours(x)
+    of_conv1, of_conv3 = 3 * 4 * 9 * 7, y.numel()
+    maps = [of_conv1] + [of_conv1] * 2 + [of_conv3]  # what the second convolution reads, and what the others do
+    statistics = [2 * 4, 2 * 8]
+    assert y.grad_fn.saved_tensors[0].numel() == sum(-(-8 * count // 256) * 256 for count in (*maps, *statistics))
+    assert not any(each.shape == x.shape and torch.equal(each, x) for each in y.grad_fn.saved_tensors)
+    theirs.load_state_dict(ours.state_dict())
+    x.requires_grad_()
+    torch.testing.assert_close(_gradients(ours, x)[1:], _gradients(theirs, x)[1:], rtol=1e-9, atol=1e-9)
+
+
 def test_what_is_saved_may_come_back_otherwise() -> None:
     """As from memory of the host, where hooks have put it."""
     theirs, ours = _pair(Bottleneck)
@@ -429,6 +580,19 @@ def test_chains_that_are_under_way_together_do_not_meet() -> None:
     copied = copy.deepcopy(ours)
     torch.testing.assert_close(_gradients(copied, inputs[0]), _gradients(ours, inputs[0]))
     assert copied.conv1.weight is not ours.conv1.weight
+
+
+def test_a_backward_of_what_other_threads_have_called_is_planned_once() -> None:
+    """As of data-parallel replicas, whose threads end with each step."""
+    _, ours = _pair(Bottleneck)
+    x = _x()
+    known: list[int] = []
+    for _ in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            y = pool.submit(ours, x).result()
+        y.sum().backward()
+        known.append(len(bridge._thread.seen))
+    assert len(set(known)) == 1
 
 
 def test_parameters_see_their_gradients_once_each() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -66,7 +67,8 @@ class _Layer:
         given: What its forward was given.
         values: Of which values those are, by their numbers; None for parameters and what is beside them.
         numbers: Of the parameters among what the chain is given; None for the others.
-        read: What its backward reads, each with its place among the tensors of the chain's forward; None for its dy.
+        read: What its backward reads, each with its place among the tensors of the chain's forward, nothing where there is none;
+            None for its dy.
     """
 
     settings: Settings
@@ -89,6 +91,12 @@ class _Record:
     num_inputs: int
     layers: tuple[_Layer, ...]
     saved: tuple[int, ...]
+
+
+_record = lru_cache(maxsize=4096)(_Record)
+"""The same one for the same forward, whichever thread composes it: it is the key by which the thread of a backward knows what that
+comes to, and threads that call a forward may come and go while that one stays.
+"""
 
 
 def _rounded(nbytes: int) -> int:
@@ -116,12 +124,20 @@ def _moved(steps: Sequence[Step], places: Sequence[Place]) -> list[Step]:
 
 
 def _forward(
-    wiring: Wiring, counts: _Counts, casts: bool, settings: tuple[Settings, ...], *given: TensorDescriptor
+    wiring: Wiring,
+    counts: _Counts,
+    casts: bool,
+    settings: tuple[Settings, ...],
+    wanted: tuple[bool, ...],
+    *given: TensorDescriptor,
 ) -> Composite:
     """(inputs, parameters, what is read or updated beside them) -> y, the kept tensor, perhaps a passing one, and how it was
     composed.
+
+    Args:
+        wanted: Of the inputs and the parameters, of which there may be a gradient.
     """
-    return Composite(lambda choose: _Composition(wiring, casts, given).compose(choose, counts, settings))
+    return Composite(lambda choose: _Composition(wiring, casts, wanted, given).compose(choose, counts, settings))
 
 
 class _Passing:
@@ -158,8 +174,9 @@ class _Composition:
     makes.
     """
 
-    def __init__(self, wiring: Wiring, casts: bool, given: Sequence[TensorDescriptor]) -> None:
+    def __init__(self, wiring: Wiring, casts: bool, wanted: Sequence[bool], given: Sequence[TensorDescriptor]) -> None:
         self._wiring, self._casts, self._given = wiring, casts, given
+        self._wanted: set[_Key] = {(None, number) for number, is_wanted in enumerate(wanted) if is_wanted}
         self._tensors: dict[_Key, TensorDescriptor] = {(None, at): tensor for at, tensor in enumerate(given)}
         self._values: list[_Key] = [(None, number) for number in range(wiring.num_inputs)]
         self._parts: list[_Part] = []
@@ -175,7 +192,7 @@ class _Composition:
         layers = [self._layer(part, places, parameter) for part in self._parts]
         read = [each for layer in layers for each in layer.read if each is not None]
         saved = tuple(sorted({place for place, _ in read if isinstance(place, int)}))
-        record = _Record(self._wiring.num_inputs, tuple(layers), saved)
+        record = _record(self._wiring.num_inputs, tuple(layers), saved)
         results = [self._tensors[self._values[-1]], _bytes(kept_bytes)]
         if passing_bytes:
             results.append(_bytes(passing_bytes))
@@ -192,7 +209,10 @@ class _Composition:
         made = [(number, place) for place in range(len(way.results))]
         self._tensors |= zip(made, way.results, strict=True)
         self._values.append(made[0])
-        reads = kind.reads(settings, self._casts, descriptors)
+        reads: tuple[int, ...] = ()
+        if not self._wanted.isdisjoint(given):
+            self._wanted.add(made[0])
+            reads = kind.reads(settings, self._casts, descriptors)
         tensors = [*given, *made]
         self._parts.append(
             _Part(settings, of, way, tensors, len(given), [None if at == DY else tensors[at] for at in reads])
@@ -252,7 +272,7 @@ class _Part:
         way: That was chosen.
         tensors: What it is given and what it makes.
         num_given: Of these.
-        reads: What its backward reads; None for its dy.
+        reads: What its backward reads, nothing where there is none; None for its dy.
     """
 
     settings: Settings
@@ -384,7 +404,7 @@ class Chain(Function):
         """The last layer's result."""
         settings, beside, caller = call
         given = (*tensors, *beside)
-        found = operate(_forward, settings, given, caller)
+        found = operate(_forward, (*settings, ctx.needs_input_grad[1:]), given, caller)
         y: Tensor = found[0]
         record = found[-1]
         given = (*given, y)
