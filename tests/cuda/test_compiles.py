@@ -53,7 +53,7 @@ OF_THE_UNCHANGED = 10
 def _to_compile(compiler: Compiler) -> dict[tuple[str, str], tuple[Unit, ...]]:
     """Of the batches of an architecture: what the baseline was made of something else for, and some of one batch."""
     to_compile: dict[tuple[str, str], tuple[Unit, ...]] = {}
-    unchanged: dict[str, tuple[str, str, Unit]] = {}
+    unchanged: list[tuple[str, str, str, Unit]] = []  # units that share a source have one digest
     for arch in MACHINES:
         known = Baseline.read(arch).digests
         for name, units in BATCHES:
@@ -61,12 +61,12 @@ def _to_compile(compiler: Compiler) -> dict[tuple[str, str], tuple[Unit, ...]]:
                 if unit.why_not_on(arch) is None:
                     digest = gate.digest(unit, arch, compiler)
                     if digest == known.get(unit.entry):
-                        unchanged[digest] = arch, name, unit
+                        unchanged.append((digest, arch, name, unit))
                     else:
                         to_compile[arch, name] = (*to_compile.get((arch, name), ()), unit)
     if unchanged:
-        arch, name, _ = unchanged[min(unchanged)]
-        of_batch = [unit for *where, unit in unchanged.values() if where == [arch, name]]
+        _, arch, name, _ = min(unchanged, key=lambda one: one[0])
+        of_batch = [unit for _, *where, unit in unchanged if where == [arch, name]]
         sources = {unit.source for unit in of_batch[:OF_THE_UNCHANGED]}
         sampled = tuple(unit for unit in of_batch if unit.source in sources)
         to_compile[arch, name] = (*to_compile.get((arch, name), ()), *sampled)
