@@ -48,7 +48,7 @@ class Document:
             return []
         before = json.loads(self._path.read_text())
         rows: list[Row] = before.pop("results")
-        if _comparable(before) == _comparable(self._head):
+        if _comparable(before) == _comparable(self._head) and all(set(self._keys) <= row.keys() for row in rows):
             return rows
         self.dropped = len(rows)
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -177,6 +178,16 @@ def test_what_there_is_no_time_for_is_said(contest: Contest, tmp_path: Any, caps
     assert agenda.due(document, measured) == measured
     missing = Agenda(contest, None, is_missing_only=True)
     assert missing.due(document, measured) == measured[1:]
+
+
+def test_rows_of_a_file_from_before_there_was_a_key_are_lost_to_the_first_that_comes(tmp_path: Any) -> None:
+    path = tmp_path / "file.json"
+    Document(path, ("name",)).add([{"name": "old"}])
+    assert Document(path, ("name",)).dropped == 0
+    document = Document(path, ("name", "client"))
+    assert document.dropped == 1
+    document.add([{"name": "new", "client": "core"}])
+    assert [row["name"] for row in json.loads(path.read_text())["results"]] == ["new"]
 
 
 def test_a_failure_is_said_and_the_next_is_measured(

@@ -15,7 +15,7 @@ from torch import nn
 import dnncore.torch as dt
 from dnncore.descriptors import ConvolutionDescriptor
 from dnncore.errors import BadParamError
-from tests.torch import test_chains as chains
+from tests.torch import chained
 from tests.torch.test_calls import FORMS, layers_for, steps
 from tests.torch.test_convert import BATCHES, LAYERS
 from tests.torch.test_gradients import FUNCTIONS
@@ -57,11 +57,11 @@ def test_values_and_gradients_are_those_of_pytorch(
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("layout", chains.FORMATS)
-@pytest.mark.parametrize("name", chains.BLOCKS)
+@pytest.mark.parametrize("layout", chained.FORMATS)
+@pytest.mark.parametrize("name", chained.BLOCKS)
 def test_a_chain_has_the_gradients_of_its_layers(name: str, layout: str) -> None:
-    nets = [net.cuda() for net in chains._pair(chains.BLOCKS[name])]
-    x = chains._x(layout=layout).detach().cuda().requires_grad_()
+    nets = [net.cuda() for net in chained.pair(chained.BLOCKS[name])]
+    x = chained.example(layout=layout).detach().cuda().requires_grad_()
     found = []
     for net in nets:
         y = net(x)
@@ -70,14 +70,14 @@ def test_a_chain_has_the_gradients_of_its_layers(name: str, layout: str) -> None
     torch.testing.assert_close(found[1], found[0], rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("layout", chains.FORMATS)
+@pytest.mark.parametrize("layout", chained.FORMATS)
 def test_a_chain_under_autocast_gives_what_its_layers_give_one_by_one(
     layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also on another stream, and with a backward that begins on it."""
-    _, ours = chains._pair(lambda: nn.Sequential(*(chains.Bottleneck() for _ in range(2))), torch.float32)
+    _, ours = chained.pair(lambda: nn.Sequential(*(chained.Bottleneck() for _ in range(2))), torch.float32)
     ours.cuda()
-    x = chains._x(torch.float16, layout).detach().cuda().requires_grad_()
+    x = chained.example(torch.float16, layout).detach().cuda().requires_grad_()
     found = []
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -8,7 +8,7 @@ from functools import partial
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
-from dnncore.cuda.pooling.problem import MODES, Geometry, PoolingProblem, mode_of, operands_of, window_places
+from dnncore.cuda.pooling.problem import MODES, PoolingProblem, mode_of, operands_of, window_places, windows_of
 from dnncore.cuda.pooling.vectors import ANYWHERE, VECTOR_BYTES, steps, vector_width, where_aligned, why_no_vectors
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -104,7 +104,7 @@ def _why_not(problem: PoolingProblem) -> str | None:
 
 
 def _prepare(problem: PoolingProblem, anywhere: Offer, figures: DeviceFigures) -> Calls:
-    x, y, pooling, geometry = problem.inputs[0], problem.outputs[0], problem.pooling, Geometry.of(problem)
+    x, y, pooling = problem.inputs[0], problem.outputs[0], problem.pooling
     (rows, columns), width = y.shape[2:], vector_width(x.dtype)
     square = pooling.window[0] == pooling.window[1] and pooling.stride[0] == pooling.stride[1]
     strip = _STRIPS.get((pooling.window[0], pooling.stride[0]), 1) if square else 1
@@ -116,13 +116,9 @@ def _prepare(problem: PoolingProblem, anywhere: Offer, figures: DeviceFigures) -
         output_image=y.strides[0],
         x_step=steps(x),
         output_step=steps(y),
-        x_extent=geometry.x,
-        y_extent=geometry.y,
+        **windows_of(problem),
         window=pooling.window,
         stride=pooling.stride,
-        before=tuple(before for before, _ in pooling.padding),
-        counted_low=geometry.counted_low,
-        counted_high=geometry.counted_high,
         vectors=small_divisor(vectors),
         strips=small_divisor(strips),
         rows=small_divisor(rows),

@@ -43,8 +43,8 @@ over an edge of the tile are worked out twice."""
 _SHARED_BYTES = 48 * 1024
 _PLACE_BYTES = 4
 
-_OF_MEMORY_RATE, _OF_MEMORY_RATE_NARROW = {"forward": 0.7, "backward": 0.5}, {"forward": 0.5, "backward": 0.5}
-"""Of the memory rate [measured on an H200: windows of 2 x 2 and 3 x 3 over 64 x 64 x 112 x 112, fp32; of 16 bits]."""
+_OF_MEMORY_RATE, _OF_MEMORY_RATE_NARROW = {"forward": 0.7, "backward": 0.5}, 0.5
+"""Of the memory rate [measured on an H200: windows of 2 x 2 and 3 x 3 over 64 x 64 x 112 x 112, fp32; forward in 16 bits]."""
 
 _UNROLLED = (((2, 2), (2, 2)), ((3, 3), (2, 2)))
 """Windows and strides of those that the kernel unrolls, with all loads under way at once; PlanarWindow in pooling_tiles.cuh."""
@@ -168,8 +168,8 @@ def _pace(problem: PoolingProblem) -> tuple[int, float]:
     x, pooling = problem.inputs[0], problem.pooling
     unrolled = (pooling.window, pooling.stride) in _UNROLLED
     if x.strides[1] != 1 or min(x.shape[1], math.prod(x.shape[2:])) == 1:
-        rates = _OF_MEMORY_RATE_NARROW if x.dtype.itemsize < 4 else _OF_MEMORY_RATE
-        return _WINDOW_PLACE if unrolled else _WINDOW_PLACE_ONE_BY_ONE, rates["forward"]
+        rate = _OF_MEMORY_RATE_NARROW if x.dtype.itemsize < 4 else _OF_MEMORY_RATE["forward"]
+        return _WINDOW_PLACE if unrolled else _WINDOW_PLACE_ONE_BY_ONE, rate
     if unrolled:
         return _WINDOW_PLACE_INTERLEAVED, _OF_MEMORY_RATE_INTERLEAVED
     return _WINDOW_PLACE_INTERLEAVED, _OF_MEMORY_RATE_INTERLEAVED_ONE_BY_ONE

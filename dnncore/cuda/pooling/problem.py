@@ -14,6 +14,7 @@ __all__ = [
     "DTYPES",
     "MODES",
     "WALKED_WINDOWS",
+    "WINDOW_FIELDS",
     "Geometry",
     "Operands",
     "PoolingProblem",
@@ -31,6 +32,9 @@ MODES = {"max": "kMax", "indices": "kIndices", "average": "kAverage"}
 
 WALKED_WINDOWS = ((3, 1), (3, 2), (2, 2))
 """Extents and strides of those that there are kernels for whose threads walk down rows, the same along rows and columns."""
+
+WINDOW_FIELDS = tuple((name, "<i4", 2) for name in ("x_extent", "y_extent", "before", "counted_low", "counted_high"))
+"""Of the parameter structs of those kernels; `windows_of` fills them in."""
 
 DTYPES = {"forward": (*FLOATING, DType.INT8), "backward": FLOATING}
 """Element types that there are kernels for."""
@@ -70,7 +74,7 @@ def operands_of(problem: PoolingProblem) -> Operands:
 
 
 def windows_of(problem: PoolingProblem) -> dict[str, tuple[int, ...]]:
-    """Where windows over two dimensions lie, by the fields that the parameter structs have for it."""
+    """Where windows over two dimensions lie, by WINDOW_FIELDS."""
     geometry = Geometry.of(problem)
     return {
         "x_extent": geometry.x,

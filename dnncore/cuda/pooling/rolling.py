@@ -7,8 +7,8 @@ from functools import partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, in_order, kernel_call
-from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, struct
-from dnncore.cuda.pooling.problem import MODES, PoolingProblem, mode_of, windows_of
+from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate, record, struct
+from dnncore.cuda.pooling.problem import MODES, WINDOW_FIELDS, PoolingProblem, mode_of, windows_of
 from dnncore.cuda.pooling.vectors import (
     ANYWHERE,
     MODES_OF_VECTORS,
@@ -18,7 +18,7 @@ from dnncore.cuda.pooling.vectors import (
     where_aligned,
     why_no_vectors,
 )
-from dnncore.cuda.pooling.walks import Walks
+from dnncore.cuda.pooling.walks import WALK_FIELDS, Walks
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -51,16 +51,8 @@ _PARAMS = struct(
     ("output_image", "<i8"),
     ("x_step", "<i4", 2),
     ("output_step", "<i4", 2),
-    ("x_extent", "<i4", 2),
-    ("y_extent", "<i4", 2),
-    ("before", "<i4", 2),
-    ("counted_low", "<i4", 2),
-    ("counted_high", "<i4", 2),
-    ("vectors", SMALL_DIVISOR),
-    ("strips", SMALL_DIVISOR),
-    ("groups", SMALL_DIVISOR),
-    ("walks", SMALL_DIVISOR),
-    ("walk", "<i4"),
+    *WINDOW_FIELDS,
+    *WALK_FIELDS,
     ("items", "<i4"),
     ("propagates_nan", "<i4"),
 )

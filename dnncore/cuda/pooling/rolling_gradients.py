@@ -7,10 +7,11 @@ from functools import partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, in_order, kernel_call
-from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate_together, record, struct
+from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate_together, record, struct
 from dnncore.cuda.pooling.problem import (
     MODES,
     WALKED_WINDOWS,
+    WINDOW_FIELDS,
     PoolingProblem,
     mode_of,
     operands_of,
@@ -27,7 +28,7 @@ from dnncore.cuda.pooling.vectors import (
     why_no_planes,
     why_no_vectors,
 )
-from dnncore.cuda.pooling.walks import Walks
+from dnncore.cuda.pooling.walks import WALK_FIELDS, Walks
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
@@ -74,16 +75,8 @@ _PARAMS = struct(
     ("dy_step", "<i4", 2),
     ("indices_step", "<i4", 2),
     ("output_step", "<i4", 2),
-    ("x_extent", "<i4", 2),
-    ("y_extent", "<i4", 2),
-    ("before", "<i4", 2),
-    ("counted_low", "<i4", 2),
-    ("counted_high", "<i4", 2),
-    ("vectors", SMALL_DIVISOR),
-    ("strips", SMALL_DIVISOR),
-    ("groups", SMALL_DIVISOR),
-    ("walks", SMALL_DIVISOR),
-    ("walk", "<i4"),
+    *WINDOW_FIELDS,
+    *WALK_FIELDS,
     ("steps", "<i4"),
     ("items", "<i4"),
     ("in_pairs", "<i4"),

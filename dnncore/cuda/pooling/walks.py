@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dnncore.cuda.params import small_divisor
+import numpy as np
 
-__all__ = ["Walks"]
+from dnncore.cuda.params import SMALL_DIVISOR, small_divisor
+
+__all__ = ["WALK_FIELDS", "Walks"]
 
 _GROUP = range(8, 33)
 """Vectors of channels that neighbouring threads take before they go on to the next strip."""
+
+
+WALK_FIELDS: tuple[tuple[str, str | np.dtype], ...] = (
+    *((name, SMALL_DIVISOR) for name in ("vectors", "strips", "groups", "walks")),
+    ("walk", "<i4"),
+)
+"""Of the parameter structs of kernels whose threads have vectors of channels; `items` is another, further on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ class Walks:
 
     @property
     def fields(self) -> dict[str, tuple[int, int, int] | int]:
-        """By the fields that the parameter structs have for them."""
+        """By WALK_FIELDS, and `items`."""
         return {
             "vectors": small_divisor(self.vectors),
             "strips": small_divisor(self.strips),

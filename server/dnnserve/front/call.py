@@ -7,7 +7,7 @@ from typing import Protocol
 
 import grpc
 
-__all__ = ["Call", "Handler", "Methods", "Trailer", "deadline_after"]
+__all__ = ["Arrived", "Call", "Handler", "Methods", "Trailer", "deadline_after"]
 
 _NO_DEADLINE_S = 10 * 365 * 86400  # gRPC gives an RPC without a deadline the end of time as one
 
@@ -15,8 +15,8 @@ Trailer = tuple[str, str]
 """A key of trailing metadata and its value."""
 
 
-class Call(Protocol):
-    """A unary RPC whose request has come. Thread-safe; it is ended once, by `finish` or by `fail`, from any thread."""
+class Arrived(Protocol):
+    """What is known of a unary RPC before its request has come. Thread-safe."""
 
     @property
     def method(self) -> str:
@@ -32,6 +32,10 @@ class Call(Protocol):
     def deadline_ns(self) -> int | None:
         """The client's deadline on that clock; None: it has none."""
         ...
+
+
+class Call(Arrived, Protocol):
+    """A unary RPC whose request has come. Thread-safe; it is ended once, by `finish` or by `fail`, from any thread."""
 
     @property
     def metadata(self) -> Sequence[tuple[str, str | bytes]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import grpc
 
 from dnnserve.errors import DeadlineExpiredError, OverloadedError, RequestError, RestartingError, UnreachableError
-from dnnserve.front.call import Trailer
+from dnnserve.front.call import Arrived, Trailer
 from dnnserve.front.status import PUSHBACK
 from dnnserve.scheduling.outlook import Outlook
 
@@ -35,25 +35,6 @@ _WAITS = 4
 
 TurnedAway = Callable[[str, RequestError, int], None]
 """Told of calls that were turned away alike: their method, why, and how many."""
-
-
-class Waiting(Protocol):
-    """What is used here of a call."""
-
-    @property
-    def method(self) -> str:
-        """As `Call` has it; so the rest."""
-        ...
-
-    @property
-    def arrival_ns(self) -> int:
-        """See there."""
-        ...
-
-    @property
-    def deadline_ns(self) -> int | None:
-        """See there."""
-        ...
 
 
 class Verdict(NamedTuple):
@@ -139,7 +120,7 @@ class Door:
         """The moment from which `gives_up` says so of a call that waits."""
         return min(deadline_ns, came_ns + max(_SHORTEST_WAIT_NS, -((came_ns - deadline_ns) // (_WAITS + 1))))
 
-    def gives_up(self, call: Waiting, now_ns: int) -> Verdict | None:
+    def gives_up(self, call: Arrived, now_ns: int) -> Verdict | None:
         """What a call is told that has waited too long; None: it may wait.
 
         Newer ones have more time left and go first, so it would go on waiting; it is told while it has time to go elsewhere.

@@ -364,7 +364,7 @@ __device__ void elementwise_rows(const ElementwiseParams& params) {
 // after the other, and the next one under way meanwhile; else all that it will ever have at once.
 template <typename T, typename Function>
 constexpr bool kTakesTurns = sizeof(T) >= 4 && Function::kComputes;
-template <typename T, typename Function>
+template <typename T>
 constexpr int kPacksAtOnce = sizeof(T) >= 4 ? 2 : 1;
 
 // All tensors are in one piece and in the same order: 16 bytes at a time where every address allows it.
@@ -413,7 +413,7 @@ __device__ void elementwise_contiguous(const ElementwiseParams& params) {
     }
   } else {
     // Blocks take tiles in their order, most of them one, so that all together go through memory from its beginning to its end.
-    constexpr int kAtOnce = kPacksAtOnce<T, Function>;
+    constexpr int kAtOnce = kPacksAtOnce<T>;
     const int64 tile = static_cast<int64>(blockDim.x) * kAtOnce;
     for (int64 begin = blockIdx.x * tile + threadIdx.x; begin < packs; begin += gridDim.x * tile) {
       Taken taken[kAtOnce];

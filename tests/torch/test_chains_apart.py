@@ -1,0 +1,226 @@
+"""Which layers a chain has, and where they are called one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.checkpoint
+from torch import nn
+
+import dnncore.torch as dt
+from tests.torch.chained import (
+    BLOCKS,
+    Bottleneck,
+    Tensor,
+    calls,
+    counted,
+    example,
+    gradients,
+    pair,
+)
+
+
+def test_layers_are_called_one_by_one_where_they_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the projection's, whose forward is one of its own."""
+    theirs, ours = pair(BLOCKS["projection"])
+    x = example()
+    assert calls(ours, x, monkeypatch) == [8]
+    with torch.no_grad():
+        assert calls(ours, x, monkeypatch) == []
+    ours.bn2.eval()
+    assert calls(ours, x, monkeypatch) == [2]
+    ours.train()
+    seen: list[str] = []
+    for module, chains in ((ours.conv2, [2]), (ours.relu, [2]), (ours.project, [2]), (ours.project[1], [])):
+        hook = module.register_forward_hook(lambda *_: seen.append("hook"))
+        assert calls(ours, x, monkeypatch) == chains
+        hook.remove()
+    assert seen == ["hook"] * 6  # the ReLU is called three times
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert calls(ours, x, monkeypatch) == []
+    hook.remove()
+    assert calls(ours, x, monkeypatch) == [8]
+    ours.project.append(nn.Tanh())
+    ours.conv3 = nn.Conv2d(4, 8, 1, bias=False).double()
+    assert calls(ours, x, monkeypatch) == [2]
+    theirs.project.append(nn.Tanh())
+    theirs.conv3 = ours.conv3
+    theirs.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
+def _pooled() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.GELU())
+
+
+def _normalised() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1))
+
+
+class _Added(nn.Module):
+    """A residual that is the input, added out of place: in place it would be rounded to 16 bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.relu = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.relu(self.bn(self.conv(x)) + x)
+
+
+def _nothing(_net: Any) -> None:
+    """Leave a module as it is."""
+
+
+def _counts_nothing(net: Any) -> None:
+    net[1].track_running_stats = False
+
+
+def _widen(net: Any) -> None:
+    net[1].double()
+
+
+OTHERWISE: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], None], torch.dtype, int, bool]] = {
+    "unbatched": (_pooled, _nothing, torch.float64, 3, False),
+    "statistics-that-are-not-tracked": (_normalised, _counts_nothing, torch.float64, 4, False),
+    "parameters-that-are-converted": (_normalised, _widen, torch.float32, 4, False),
+    "a-residual-that-autocast-leaves": (_Added, _nothing, torch.float32, 4, True),
+    "float64-that-autocast-leaves": (_pooled, _nothing, torch.float64, 4, True),
+}
+"""A module, what is changed in it, dtype and dimensions of what it is given, and whether that is under autocast."""
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_what_is_given_otherwise_is_computed_layer_by_layer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, change, dtype, ndim, autocasts = OTHERWISE[name]
+    theirs, ours = pair(make, dtype)
+    plain = dt.convert(theirs).model
+    change(ours)
+    change(plain)
+    x = example(dtype)
+    if ndim == 3:
+        x = x.detach()[0].requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
+        with counted(monkeypatch) as counts:
+            found = gradients(ours, x)
+        expected = gradients(plain, x)
+    assert counts == []
+    assert [each.dtype for each in found] == [each.dtype for each in expected]
+    tolerance = 0.05 if autocasts and dtype is torch.float32 else 1e-5
+    for one, another in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, another, rtol=tolerance, atol=tolerance * float(another.detach().abs().max()))
+    torch.testing.assert_close(list(ours.buffers()), list(plain.buffers()))
+
+
+def test_long_rows_are_cut_so_that_activations_go_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = pair(
+        lambda: nn.Sequential(*(each for _ in range(7) for each in (nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.ReLU())))
+    )
+    x = example()
+    assert calls(ours, x, monkeypatch) == [8, 6]
+    theirs.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(gradients(ours, x), gradients(theirs, x), rtol=1e-8, atol=1e-8)
+
+
+def test_a_sequential_that_holds_more_layers_is_cut_where_it_is_called_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Headed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = nn.Sequential(*(each for _ in range(5) for each in (nn.Conv2d(8, 8, 1), nn.SiLU())))
+            self.head = nn.Linear(7, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.features(x))
+
+    theirs, ours = pair(Headed)
+    x = example()
+    assert calls(ours, x, monkeypatch) == [8, 2]
+    torch.testing.assert_close(gradients(ours, x), gradients(theirs, x), rtol=1e-9, atol=1e-9)
+
+
+class _Unread(nn.Module):
+    """Of whose layers one runs for its statistics alone, and one for nothing; both behind what a chain could begin with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.unread = (nn.Conv2d(8, 8, 1) for _ in range(3))
+        self.bn, self.last = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second(self.first(x))
+        self.unread(x)
+        self.bn(y)
+        return self.last(y)
+
+
+def test_a_layer_whose_result_nobody_reads_is_none_of_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = pair(_Unread)
+    x = example()
+    with counted(monkeypatch) as counts:
+        ours(x).sum().backward()
+    assert counts == [2]
+    expected = torch.autograd.grad(theirs(x).sum(), [x, *theirs.parameters()], allow_unused=True)
+    found = [x.grad, *(parameter.grad for parameter in ours.parameters())]
+    assert [each is None for each in found] == [each is None for each in expected]
+    for one, another in zip(found, expected, strict=True):
+        if one is not None:
+            torch.testing.assert_close(one, another, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-9, atol=1e-9)
+
+
+class _Repeated(nn.Module):
+    """Which calls two layers twice, and one that has nothing of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn, self.activation = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.SiLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = self.activation(self.activation(self.bn(self.conv(x))))
+        return x
+
+
+def test_a_layer_that_is_called_again_begins_another_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its batches would be counted by one launch that adds to the same number twice."""
+    theirs, ours = pair(_Repeated)
+    x = example()
+    with counted(monkeypatch) as counts:
+        found = gradients(ours, x)
+    assert counts == [4, 4]
+    torch.testing.assert_close(found, gradients(theirs, x), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-9, atol=1e-9)
+
+
+def test_settings_that_change_are_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = pair(Bottleneck)
+    x = example()
+    for change in range(3):
+        for net in (theirs, ours):
+            net.bn1.momentum, net.bn2.eps = 0.1 * change + 0.2, 0.1 * change + 0.1
+            net.conv2.dilation, net.conv2.padding = (1 + change,) * 2, (1 + change,) * 2
+        with counted(monkeypatch) as counts:
+            torch.testing.assert_close(gradients(ours, x), gradients(theirs, x), rtol=1e-9, atol=1e-9)
+        assert counts == [6]
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
+
+
+def test_a_residual_that_has_to_be_spread_is_added_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spread(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.bn, self.relu = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()
+
+        def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+            return self.relu(self.bn(self.conv(x)) + residual)
+
+    theirs, ours = pair(Spread)
+    x, residual = example(), torch.ones(1, 8, 1, 1, dtype=torch.float64)
+    for _ in range(2):
+        with counted(monkeypatch) as counts:
+            torch.testing.assert_close(ours(x, residual), theirs(x, residual))
+        assert counts == []
+    assert int(ours.bn.num_batches_tracked) == 2
