@@ -270,11 +270,11 @@ class Dispatcher:
         if not failed:
             self._ended_ns[device] = now_ns
             assert decision.model is not None
-            if (
-                decision.model in self._queues
-            ):  # it may have been removed meanwhile, once all its requests were answered
-                self._costs.measure(device, decision.model, decision.rows, took_ns, now_ns)
-                self._queues[decision.model].served_ns += took_ns - decision.expected_ns
+            # The model may have gone meanwhile: from the device, or altogether, once all its requests were answered.
+            if (queue := self._queues.get(decision.model)) is not None:
+                queue.served_ns += took_ns - decision.expected_ns
+                if device in self._costs[decision.model]:
+                    self._costs.measure(device, decision.model, decision.rows, took_ns, now_ns)
         return took_ns
 
     def expire(self, now_ns: int) -> list[Entry]:

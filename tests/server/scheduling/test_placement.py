@@ -113,3 +113,18 @@ class Placement(RuleBasedStateMachine):
 
 
 TestPlacement = Placement.TestCase
+
+
+def test_a_batch_that_ends_on_a_device_that_has_lost_its_model_teaches_nothing() -> None:
+    dispatcher, (model, *_) = Dispatcher(), MODELS
+    dispatcher.add_model(model, Limits(4, 8), 0)
+    for device in DEVICES:
+        dispatcher.add_device(device, {}, 0)
+        dispatcher.place(device, model, {1: 10}, 0)
+    assert dispatcher.submit(model, Entry.of(1, 1, 0, None), 0) is None
+    decision = dispatcher.take("a", 0)
+    assert decision.model == model
+    dispatcher.displace("a", model)
+    assert dispatcher.complete("a", decision, 30) == 30
+    assert set(dispatcher.costs[model]) == {"b"}
+    assert dispatcher.take("a", 30).model is None
