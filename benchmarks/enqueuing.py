@@ -8,6 +8,9 @@ it: modules, autograd, look-ups, results, and what writes the launches' paramete
 of steps that the nets take in turn. Left out are the driver's own time, of which an estimate is added in the last column, what
 allocations on a device take longer than forms alone, the loss and the optimizer. PyTorch's own operations run some Python of its
 meta device: what is compared is nets before and after a change, above all such whose layers are ours.
+
+Tensors there all have the address 0: what may be replayed by a graph where addresses come again always is, as on a GPU once its
+allocator has come into a cycle; `--launched` has every launch made one by one, as in the steps before.
 """
 
 from __future__ import annotations
@@ -32,10 +35,11 @@ from torch import nn
 
 import dnncore.torch
 from benchmarks.twins import twin
-from dnncore.backend import Address, Enqueue, Stream, Wired
+from dnncore.backend import Address, Bound, Enqueue, Move, Stream, Wired
 from dnncore.cuda.absent import AbsentDevice
 from dnncore.cuda.calls import joined
 from dnncore.cuda.runtime import binder, driver, driver_launch, driver_tensor_map
+from dnncore.cuda.runtime.replays import Replays, launches_of
 from dnncore.cuda.tensor_map import TENSOR_MAP_BYTES
 from dnncore.cuda.unit import Unit
 from dnncore.figures import H200
@@ -48,6 +52,9 @@ _FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 _LAUNCH_US = 3.9
 """A launch through cuda-bindings with a prepared parameter block, as it was measured on an H200 host."""
 
+_GRAPH_US = 4.4
+"""A launch of a graph of 175 kernels, likewise, with the Python around it."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -56,19 +63,25 @@ class Cost:
     Args:
         forward_ms: Processor time.
         backward_ms: Likewise.
-        launches: Of ours.
+        launches: Of kernels, by themselves or in graphs.
+        graphs: That were launched.
+        alone: Kernels that were launched by themselves.
     """
 
     forward_ms: float
     backward_ms: float
     launches: int
+    graphs: int
+    alone: int
 
 
 class _NoDriver:
     """What binding and launching ask cuda-bindings for. Mutable.
 
     Attributes:
-        launches: How many there have been.
+        alone: How many kernels it was given by themselves.
+        graphs: How many graphs.
+        in_graphs: How many kernels in these.
     """
 
     CUresult = SimpleNamespace(CUDA_SUCCESS=0)
@@ -78,10 +91,10 @@ class _NoDriver:
 
     def __init__(self) -> None:
         done = (0,)
-        self.launches = 0
+        self.alone = self.graphs = self.in_graphs = 0
 
         def launch(*_arguments: object) -> tuple[int]:
-            self.launches += 1
+            self.alone += 1
             return done
 
         self.cuLaunchKernel = self.cuLaunchKernelEx = self.cuMemsetD8Async = launch
@@ -100,29 +113,70 @@ class _Kernels:
         return unit
 
 
+class _NullGraph:
+    """Of a number of kernels. Immutable."""
+
+    def __init__(self, nothing: _NoDriver, kernels: int) -> None:
+        self._nothing, self._kernels = nothing, kernels
+
+    def launch(self, stream: Stream) -> None:  # noqa: ARG002 (there is one)
+        """Count them."""
+        self._nothing.graphs += 1
+        self._nothing.in_graphs += self._kernels
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Nothing is anywhere."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    abandon = close
+
+
 class _NullDevice(AbsentDevice):
     """One that is not there, on which launches are bound all the same. Owned by one thread."""
 
-    def wire(self, parts: Sequence[Wired], stream: Stream, scratch_bytes: int = 0) -> Enqueue:  # noqa: ARG002 (there is one)
+    def __init__(self, nothing: _NoDriver) -> None:
+        super().__init__(H200)
+        self._nothing = nothing
+        self._replays = Replays(self.capture)
+
+    def wire(
+        self,
+        parts: Sequence[Wired],
+        stream: Stream,
+        scratch_bytes: int = 0,
+        replayed_unless: Callable[[], bool] | None = None,
+    ) -> Enqueue:
         """As of a device that is there."""
         context: Any = SimpleNamespace(forked=False, handle=0)
         queue: Any = SimpleNamespace(handle=0)
-        return binder.wire(joined(parts, scratch_bytes), _Kernels(), context, queue)
+        calls = joined(parts, scratch_bytes)
+        enqueue = binder.wire(calls, _Kernels(), context, queue)
+        return enqueue if replayed_unless is None else self._replays.wired(calls, enqueue, stream, replayed_unless)
+
+    def capture(self, steps: Sequence[Bound]) -> _NullGraph:
+        """A graph that counts."""
+        return _NullGraph(self._nothing, sum(launches_of(step.work) for step in steps))
 
     def copy_to_device(self, stream: Stream, destination: Address, source: np.ndarray) -> None:
         """Nothing reads it."""
 
 
 @contextmanager
-def launching_nothing() -> Iterator[Callable[[], int]]:
+def launching_nothing(one_by_one: bool = False) -> Iterator[_NoDriver]:
     """Let operations of this thread on PyTorch's meta device be planned and bound for an H200, and launched nowhere.
 
+    Args:
+        one_by_one: Whether none of them may be replayed by a graph.
+
     Yields:
-        What gives the number of launches so far.
+        What counts launches.
     """
     nothing, thread = _NoDriver(), bridge._thread
     with (
-        Handle(_NullDevice(H200)) as handle,
+        Handle(_NullDevice(nothing)) as handle,
+        mock.patch.object(bridge, "_capture_on", return_value=lambda: one_by_one),
         mock.patch.object(driver, "bindings", return_value=nothing),
         mock.patch.object(driver_launch, "bindings", return_value=nothing),
         mock.patch.object(driver_tensor_map, "tensor_map_encoder", return_value=lambda _: bytes(TENSOR_MAP_BYTES)),
@@ -135,7 +189,7 @@ def launching_nothing() -> Iterator[Callable[[], int]]:
 
         thread.prepare = prepare  # type: ignore[method-assign, assignment]
         try:
-            yield lambda: nothing.launches
+            yield nothing
         finally:
             del thread.prepare
             thread.seen.clear()
@@ -163,22 +217,25 @@ def _halves(net: nn.Module, batch: int, layout: str) -> tuple[Callable[[], Any],
     return forward, backward
 
 
-def cost_of_steps(nets: Sequence[nn.Module], batch: int, layout: str, steps: int, warm_up: int = 5) -> list[Cost]:
-    """What each of several nets' steps takes, of so many in turn."""
-    with launching_nothing() as launches:
+def cost_of_steps(
+    nets: Sequence[nn.Module], batch: int, layout: str, steps: int, warm_up: int = 5, one_by_one: bool = False
+) -> list[Cost]:
+    """What each of several nets' steps takes, of so many in turn; launches are those of the last."""
+    with launching_nothing(one_by_one) as driven:
         halves = [_halves(net, batch, layout) for net in nets]
         times: list[list[tuple[float, float]]] = [[] for _ in nets]
-        counts = [0] * len(nets)
+        counts = [(0, 0, 0)] * len(nets)
         gc.collect()
         gc.disable()  # what a collection takes is no part of the net that it falls on
         for number in range(warm_up + steps):
             for which, (forward, backward) in enumerate(halves):
-                before, start = launches(), time.process_time()
+                before, start = (driven.alone, driven.graphs, driven.in_graphs), time.process_time()
                 logits = forward()
                 middle = time.process_time()
                 backward(logits)
                 end = time.process_time()
-                counts[which] = launches() - before
+                alone, graphs, in_graphs = before
+                counts[which] = driven.alone - alone, driven.graphs - graphs, driven.in_graphs - in_graphs
                 if number >= warm_up:
                     times[which].append((middle - start, end - middle))
         gc.enable()
@@ -186,14 +243,16 @@ def cost_of_steps(nets: Sequence[nn.Module], batch: int, layout: str, steps: int
         Cost(
             statistics.median(forward for forward, _ in of_net) * 1e3,
             statistics.median(backward for _, backward in of_net) * 1e3,
-            count,
+            alone + in_graphs,
+            graphs,
+            alone,
         )
-        for of_net, count in zip(times, counts, strict=True)
+        for of_net, (alone, graphs, in_graphs) in zip(times, counts, strict=True)
     ]
 
 
-def _profile(net: nn.Module, batch: int, layout: str, steps: int) -> None:
-    with launching_nothing():
+def _profile(net: nn.Module, batch: int, layout: str, steps: int, one_by_one: bool) -> None:
+    with launching_nothing(one_by_one):
         forward, backward = _halves(net, batch, layout)
         for _ in range(5):
             backward(forward())
@@ -213,6 +272,8 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=("converted", "fused"), choices=("converted", "fused"))
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--launch-us", type=float, default=_LAUNCH_US, help="the driver's part of a launch")
+    parser.add_argument("--graph-us", type=float, default=_GRAPH_US, help="that of a graph's")
+    parser.add_argument("--launched", action="store_true", help="one by one: no graphs")
     parser.add_argument(
         "--profile", action="store_true", help="where the time goes, by functions, in place of how much it is"
     )
@@ -222,17 +283,18 @@ def main() -> None:
             nets = [dnncore.torch.convert(twin(name), fuse=way == "fused").model for way in arguments.ways]
             if arguments.profile:
                 for net in nets:
-                    _profile(net, arguments.batch, layout, arguments.steps)
+                    _profile(net, arguments.batch, layout, arguments.steps, arguments.launched)
                 continue
-            costs = cost_of_steps(nets, arguments.batch, layout, arguments.steps)
+            costs = cost_of_steps(nets, arguments.batch, layout, arguments.steps, one_by_one=arguments.launched)
             for way, cost in zip(arguments.ways, costs, strict=True):
                 ours_ms = cost.forward_ms + cost.backward_ms
-                with_driver_ms = ours_ms + cost.launches * arguments.launch_us / 1e3
+                driver_us = cost.alone * arguments.launch_us + cost.graphs * arguments.graph_us
                 parts = f"forward {cost.forward_ms:6.2f}, backward {cost.backward_ms:6.2f}, both {ours_ms:6.2f} ms"
-                driver_part = (
-                    f"{cost.launches} launches, with {arguments.launch_us} us for each {with_driver_ms:6.2f} ms"
+                launches = f"{cost.launches} launches, {cost.launches - cost.alone} of them in {cost.graphs} graphs"
+                print(
+                    f"{name} {layout} {way:10s} {parts}; {launches}: with the driver's part {ours_ms + driver_us / 1e3:6.2f} ms",
+                    flush=True,
                 )
-                print(f"{name} {layout} {way:10s} {parts}; {driver_part}", flush=True)
 
 
 if __name__ == "__main__":

@@ -354,7 +354,13 @@ class Device(Protocol):
         """
         ...
 
-    def wire(self, parts: Sequence[Wired], stream: Stream, scratch_bytes: int = 0) -> Enqueue:
+    def wire(
+        self,
+        parts: Sequence[Wired],
+        stream: Stream,
+        scratch_bytes: int = 0,
+        replayed_unless: Callable[[], bool] | None = None,
+    ) -> Enqueue:
         """Make one function of work that runs in a row on one stream with the same factors always: only addresses are left open.
 
         Args:
@@ -362,6 +368,8 @@ class Device(Protocol):
             stream: Where.
             scratch_bytes: At the beginning of the workspace, which parts have operands in; the rest is for the work itself. A
                 multiple of 256.
+            replayed_unless: Lets what comes again at the same addresses be one launch of a graph, but for calls at which this is
+                true, as while the stream is being captured; None for never.
 
         Raises:
             CompilationError: a kernel does not compile.
@@ -431,4 +439,8 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Give everything back; a second call does nothing."""
+        ...
+
+    def abandon(self) -> None:
+        """Give back what it made for wired work, from whichever thread, for an owner that has ended; a second call does nothing."""
         ...

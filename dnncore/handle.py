@@ -245,6 +245,7 @@ class Handle(Runner):
         self._closed = True
         self._planner.clear()
         self._stream.abandon()
+        self.device.abandon()
         self._workspace.abandon()
         self._belongings.abandon()
 

@@ -350,7 +350,11 @@ class Runner:
         return self._workspace.reserve(nbytes)
 
     def wire(
-        self, steps: Sequence[WiredStep], reserve: Callable[[int], Address] | None = None, scratch_bytes: int = 0
+        self,
+        steps: Sequence[WiredStep],
+        reserve: Callable[[int], Address] | None = None,
+        scratch_bytes: int = 0,
+        replayed_unless: Callable[[], bool] | None = None,
     ) -> Enqueue:
         """Make one function of plans that are launched in a row, with the same factors always: what costs the host least.
 
@@ -363,6 +367,8 @@ class Runner:
                 zeros, that no other stream uses meanwhile; None for the handle's own `reserve`.
             scratch_bytes: Of that memory, what steps name as operands (`SCRATCH`): it holds what one of them leaves for another.
                 The plans' own scratch memory lies behind it.
+            replayed_unless: Lets many launches that come again at the same addresses be one launch of a CUDA graph, as long as the
+                handle is open, but for calls at which this is true: whoever captures the stream says so here. None for never.
 
         Raises:
             BadParamError: a plan belongs to another handle.
@@ -371,7 +377,7 @@ class Runner:
             self._check_own(step.plan)
         parts = [Wired(step.plan.work, step.alpha, step.beta, step.operands) for step in steps]
         own_bytes = -(-scratch_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-        enqueue = self.device.wire(parts, self._stream, own_bytes)
+        enqueue = self.device.wire(parts, self._stream, own_bytes, replayed_unless)
         nbytes = own_bytes + max((step.plan.workspace_bytes for step in steps), default=0)
         if not nbytes:
             return enqueue

@@ -5,7 +5,7 @@ Nothing is compiled, and memory is numbers without bytes behind them; so what a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -97,7 +97,13 @@ class AbsentDevice:
 
         return launch
 
-    def wire(self, parts: Sequence[Wired], stream: Stream, scratch_bytes: int = 0) -> Enqueue:  # noqa: ARG002
+    def wire(
+        self,
+        parts: Sequence[Wired],
+        stream: Stream,
+        scratch_bytes: int = 0,  # noqa: ARG002
+        replayed_unless: Callable[[], bool] | None = None,  # noqa: ARG002
+    ) -> Enqueue:
         """Refuse."""
         _refuse(f"{len(parts)} launches on {stream}")
 
@@ -148,6 +154,8 @@ class AbsentDevice:
 
     def close(self) -> None:
         """Return at once."""
+
+    abandon = close
 
 
 def _refuse(what: str) -> NoReturn:

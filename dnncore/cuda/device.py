@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from dnncore.cuda.runtime.context import Context, retained
 from dnncore.cuda.runtime.graph import CudaGraph
 from dnncore.cuda.runtime.memory import CudaMemory, host_buffer
 from dnncore.cuda.runtime.owner import Owner
+from dnncore.cuda.runtime.replays import Replays
 from dnncore.cuda.runtime.stream import CudaStream
 from dnncore.dlpack import Borrowed, DeviceType
 from dnncore.errors import BadParamError, ClosedError, DeviceNotFoundError
@@ -80,6 +81,7 @@ class CudaDevice:
         self._memory: weakref.WeakSet[CudaMemory] = weakref.WeakSet()
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self._graphs: weakref.WeakSet[CudaGraph] = weakref.WeakSet()
+        self._replays = Replays(self.capture)
 
     @property
     def info(self) -> DeviceInfo:
@@ -134,15 +136,24 @@ class CudaDevice:
         """
         return bind(work, self._kernels, self._context)
 
-    def wire(self, parts: Sequence[Wired], stream: Stream, scratch_bytes: int = 0) -> Enqueue:
-        """Make one function of calls that run in a row, with a workspace behind so many bytes that are operands.
+    def wire(
+        self,
+        parts: Sequence[Wired],
+        stream: Stream,
+        scratch_bytes: int = 0,
+        replayed_unless: Callable[[], bool] | None = None,
+    ) -> Enqueue:
+        """Make one function of calls that run in a row, with a workspace behind so many bytes that are operands; of many of them a
+        graph where addresses come again, as long as the device is open.
 
         Raises:
             CompilationError: a kernel does not compile.
             BackendUnavailableError: there is neither a compiler nor a prebuilt cubin of it.
         """
         assert isinstance(stream, CudaStream)
-        return wire(joined(parts, scratch_bytes), self._kernels, self._context, stream)
+        calls = joined(parts, scratch_bytes)
+        enqueue = wire(calls, self._kernels, self._context, stream)
+        return enqueue if replayed_unless is None else self._replays.wired(calls, enqueue, stream, replayed_unless)
 
     def capture(self, steps: Sequence[Bound]) -> CudaGraph:
         """Make a CUDA graph of bound calls."""
@@ -269,3 +280,8 @@ class CudaDevice:
             memory.close()
         for stream in list(self._streams):
             stream.release()
+
+    def abandon(self) -> None:
+        """Give graphs back, from whichever thread, for an owner that has ended."""
+        for graph in list(self._graphs):
+            graph.abandon()

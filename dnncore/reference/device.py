@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -189,7 +189,13 @@ class ReferenceDevice:
         """The launch of what an algorithm prepared."""
         return work.bind()
 
-    def wire(self, parts: Sequence[Wired], stream: Stream, scratch_bytes: int = 0) -> Enqueue:  # noqa: ARG002
+    def wire(
+        self,
+        parts: Sequence[Wired],
+        stream: Stream,
+        scratch_bytes: int = 0,  # noqa: ARG002 (the work itself takes no workspace)
+        replayed_unless: Callable[[], bool] | None = None,  # noqa: ARG002 (nothing is launched)
+    ) -> Enqueue:
         """One function that runs work in a row; the work itself takes no workspace."""
         launches = [(part.work.bind(), part) for part in parts]
 
@@ -263,4 +269,7 @@ class ReferenceDevice:
         data[...] = source[: data.size]
 
     def close(self) -> None:
+        """Nothing is held."""
+
+    def abandon(self) -> None:
         """Nothing is held."""

@@ -6,7 +6,8 @@ then one comparison in C++ takes the place of a key that Python puts together, i
 
 Work is enqueued on PyTorch's current stream, and PyTorch's allocator hands memory out in the order of that stream: so a tensor may
 be freed as soon as its launch is enqueued. While that stream is being captured (`torch.cuda.graph`), the launches become part of a
-graph, and their scratch memory the graph's, as results are.
+graph, and their scratch memory the graph's, as results are. Else many launches of one operation are one launch of a graph of our
+own wherever the allocator hands out the memory of an earlier call again (`dnncore.cuda.runtime.replays`).
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Door:
     def __init__(self, device: torch.device, handle: Handle) -> None:
         self.handle = handle
         self._device = device
-        self._reserve = _reserve_on(device, handle)
+        self._is_captured = _capture_on(device)
+        self._reserve = None if self._is_captured is None else _reserve_on(device, handle, self._is_captured)
         self._address: Callable[[torch.Tensor], Address] = _bytes if device.type == "cpu" else torch.Tensor.data_ptr
         self._empty = _empty_on(device)
 
@@ -74,7 +76,8 @@ class Door:
                 raise BadParamError(f"tensors are on {tensor.device} and on {self._device}; all must be on one device")
         described = operation(*settings, *(t if t is None else _describe(t) for t in tensors))
         way = chosen_way(self.handle, described)
-        enqueue = self.handle.wire(_wired(self.handle, way, tensors), self._reserve, way.scratch_bytes)
+        steps = _wired(self.handle, way, tensors)
+        enqueue = self.handle.wire(steps, self._reserve, way.scratch_bytes, self._is_captured)
         formats = [(each.shape, each.strides, TORCH_DTYPES[each.dtype]) for each in way.results]
         return _run(enqueue, formats, way.notes, self._empty, self._address)
 
@@ -184,14 +187,20 @@ def _empty_on(device: torch.device) -> _Empty:
     return quick_on_current
 
 
-def _reserve_on(device: torch.device, handle: Handle) -> Callable[[int], Address] | None:
-    """Where launches on a device have scratch memory: the handle's, but in a graph memory that the graph keeps.
+def _capture_on(device: torch.device) -> Callable[[], bool] | None:
+    """What tells whether launches on a device become part of somebody's graph now; None where there is no such thing."""
+    if device.type != "cuda" or not torch.cuda._is_compiled():
+        return None
+    is_captured: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
+    return is_captured
+
+
+def _reserve_on(device: torch.device, handle: Handle, is_captured: Callable[[], bool]) -> Callable[[int], Address]:
+    """Where launches on a device have scratch memory: the handle's, but in somebody's graph memory that the graph keeps.
 
     The handle's may be given back for a larger block while a graph is still replayed, and be used by other launches meanwhile.
     """
-    if device.type != "cuda" or not torch.cuda._is_compiled():
-        return None
-    own, is_captured = handle.reserve, torch._C._cuda_isCurrentStreamCapturing
+    own = handle.reserve
 
     def reserve(nbytes: int) -> Address:
         return _reserve_in_graph(device, nbytes) if is_captured() else own(nbytes)

@@ -29,3 +29,16 @@ def test_a_step_is_enqueued_without_a_device(layout: str, fuse: bool) -> None:
     assert cost.backward_ms >= 0
     assert driver.bindings is before
     assert "prepare" not in vars(bridge._thread)
+
+
+def test_launches_of_a_chain_are_replayed_once_their_addresses_have_come_again() -> None:
+    def cost(warm_up: int, one_by_one: bool = False) -> tuple[int, int, int]:
+        layers = [layer for _ in range(3) for layer in (nn.Conv2d(3, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU())]
+        net = dt.convert(nn.Sequential(*layers), fuse=True).model
+        (found,) = cost_of_steps([net], 2, "NCHW", steps=1, warm_up=warm_up, one_by_one=one_by_one)
+        return found.launches, found.graphs, found.alone
+
+    launches, graphs, alone = cost(3)
+    assert graphs > 0
+    assert alone < launches
+    assert cost(2) == cost(3, one_by_one=True) == (launches, 0, launches)

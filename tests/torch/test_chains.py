@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
 
 import dnncore.torch as dt
+from dnncore.cuda.runtime import replays
 from dnncore.descriptors import TensorDescriptor
 from dnncore.handle import Handle
 from dnncore.problems import ConvolutionProblem, Direction
@@ -172,11 +174,14 @@ def test_places_are_given_to_others_once_they_are_free() -> None:
 
 
 @pytest.mark.parametrize("device", CUDA_DEVICES[:1])
-@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize(("layout", "is_replayed"), [("NCHW", False), ("NHWC", False), ("NHWC", True)])
 def test_a_chain_of_kernels_gives_what_the_reference_gives(
-    device: str, layout: str, monkeypatch: pytest.MonkeyPatch
+    device: str, layout: str, is_replayed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each operation of a step, on memory of a CUDA device that holds what PyTorch's tensors do."""
+    """Each operation of a step, on memory of a CUDA device that holds what PyTorch's tensors do; launched, or replayed by a graph
+    over what its launches have left.
+    """
+    monkeypatch.setattr(replays, "_SIGHTINGS", 1)
     _, ours = pair(lambda: Bottleneck(8, 2), torch.float32)
     x = example(torch.float16, layout)
     compared: list[str] = []
@@ -186,8 +191,16 @@ def test_a_chain_of_kernels_gives_what_the_reference_gives(
             way = bridge.chosen_way(handle, describe(*settings, *map(_describe, tensors)))
             held = [handle.upload(bridge._bytes(tensor.detach())) for tensor in tensors]
             made = [handle.tensor((max(each.nbytes, 1),), "uint8") for each in way.results]
-            enqueue = handle.wire(bridge._wired(handle, way, tensors), None, way.scratch_bytes)
-            enqueue([each.address for each in (*held, *made)])
+            steps = bridge._wired(handle, way, tensors)
+            enqueue = handle.wire(steps, None, way.scratch_bytes, lambda: not is_replayed)
+            addresses = [each.address for each in (*held, *made)]
+            enqueue(addresses)
+            if is_replayed:
+                for memory, tensor in zip((*held, *made), (*tensors, *[None] * len(made)), strict=True):
+                    poison = np.full(memory.descriptor.shape, 0xFF, np.uint8)
+                    memory.assign(poison if tensor is None else bridge._bytes(tensor.detach()))
+                enqueue(addresses)
+            assert len(handle.device._graphs) == (len(compared) + 1 if is_replayed else 0)
             results: list[Any] = []
             for each, memory in zip(way.results, made, strict=True):
                 raw = torch.from_numpy(memory.numpy().copy()).view(TORCH_DTYPES[each.dtype])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dnncore import RELU, ConvolutionDescriptor, DType, Handle, TensorDescriptor, ops
+from dnncore import RELU, ConvolutionDescriptor, DType, Handle, Tensor, TensorDescriptor, ops
 from dnncore.backend import TICKET_BYTES, Address
 from dnncore.cuda.runtime.context import retained
-from dnncore.errors import BadParamError
+from dnncore.cuda.runtime.replays import LEAST_LAUNCHES
+from dnncore.errors import BadParamError, ClosedError
 from dnncore.problems import ActivationForwardProblem, AddProblem, ConvolutionProblem, Direction
 from dnncore.program import SCRATCH, WiredStep
 from tests.conftest import CUDA_DEVICES
@@ -138,3 +139,55 @@ def test_launches_reach_their_device_whichever_is_current(name: str, stream: int
             with context:
                 enqueue([x.address, y.address])
             np.testing.assert_array_equal(y.numpy(), [[1, 0, 3, 0]])
+
+
+def _affine(handle: Handle, times: int) -> tuple[list[WiredStep], list[Tensor]]:
+    """Steps of y = 2 y + x, behind one of y = x, which come to (2 ** times - 1) x; and x, y and another y."""
+    row = TensorDescriptor.packed((1, 4))
+    add = handle.plan(AddProblem(row, row))
+    steps = [WiredStep(add, 1.0, 2.0 if number else 0.0, ((0, 0), (1, 0))) for number in range(times)]
+    return steps, [handle.tensor(row) for _ in range(3)]
+
+
+@pytest.mark.parametrize("name", CUDA_DEVICES[:1])
+def test_what_comes_again_at_the_same_addresses_is_replayed(name: str) -> None:
+    with Handle(name) as handle:
+        steps, (x, y, other) = _affine(handle, LEAST_LAUNCHES)
+        enqueue = handle.wire(steps, replayed_unless=lambda: False)
+        graphs = []
+        for number in range(6):
+            for target in (y,) if number % 2 else (y, other):
+                x.assign(np.full((1, 4), number, np.float32))
+                target.assign(np.full((1, 4), np.nan, np.float32))
+                enqueue([x.address, target.address])
+                np.testing.assert_array_equal(target.numpy(), np.full((1, 4), number * (2**LEAST_LAUNCHES - 1)))
+            graphs.append(len(handle.device._graphs))
+        assert graphs == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("name", CUDA_DEVICES[:1])
+def test_graphs_go_with_their_handle(name: str) -> None:
+    for end in (Handle.close, Handle.abandon):
+        handle = Handle(name)
+        steps, (x, y, _) = _affine(handle, LEAST_LAUNCHES)
+        x.assign(np.ones((1, 4), np.float32))
+        enqueue, addresses = handle.wire(steps, replayed_unless=lambda: False), [x.address, y.address]
+        for _ in range(3):
+            enqueue(addresses)
+        handle.synchronize()
+        end(handle)
+        with pytest.raises(ClosedError, match="graph"):
+            enqueue(addresses)
+
+
+@pytest.mark.parametrize("device", ["cpu", *CUDA_DEVICES[:1]])
+def test_nothing_is_replayed_unless_that_was_allowed(device: str) -> None:
+    with Handle(device) as handle:
+        steps, (x, y, _) = _affine(handle, LEAST_LAUNCHES)
+        x.assign(np.ones((1, 4), np.float32))
+        for unless in (None, lambda: True):
+            enqueue = handle.wire(steps, replayed_unless=unless)
+            for _ in range(4):
+                enqueue([x.address, y.address])
+            np.testing.assert_array_equal(y.numpy(), np.full((1, 4), 2**LEAST_LAUNCHES - 1))
+        assert not getattr(handle.device, "_graphs", ())
