@@ -2,8 +2,8 @@
 
     conv -> bn -> relu -> conv -> bn -> add -> relu     one operation forward and one backward, one node of autograd's graph
 
-They are found in what `torch.fx` recorded of the module's forward: runs of calls of `Linked` layers, with their ReLUs and sums, of
-whose results none but the last is read by others. What is there at a call decides how it is made:
+They are found in what `torch.fx` recorded of the module's forward: runs of calls of `Linked` layers, with their ReLUs and sums, and
+of `torch.flatten`, of whose results none but the last is read by others. What is there at a call decides how it is made:
 layer by layer wherever a hook has come, a module been replaced, no gradient is wanted or a batch normalisation is in evaluation.
 """
 
@@ -18,13 +18,14 @@ from torch import Tensor, fx, nn
 
 from dnncore.torch.functions.chain import Chain, Wiring
 from dnncore.torch.functions.elementwise import drawn_state
+from dnncore.torch.functions.flatten import FLATTEN_LINK
 from dnncore.torch.functions.formats import autocast_for, maybe_autocast, wants_gradient
 from dnncore.torch.functions.link import NotLinkedError
 from dnncore.torch.graph_breaks import breaks_graph
-from dnncore.torch.layer_relu import layer_relu
-from dnncore.torch.modules.layer import ANY_NDIM, DRAWN, Linked, all_are_watched, is_watched_itself
+from dnncore.torch.layer_relu import RELU_MODULES, layer_relu
+from dnncore.torch.modules.layer import ANY_NDIM, DRAWN, Linked, TakesRelu, all_are_watched, is_watched_itself
 
-__all__ = ["join"]
+__all__ = ["holds_layers", "join"]
 
 _Path = tuple[str, ...]
 """Of a module among another's: the name of a child, and perhaps of that one's."""
@@ -32,19 +33,22 @@ _Path = tuple[str, ...]
 _grad_is_enabled = torch.is_grad_enabled
 _add_to_each = torch._foreach_add_
 
+_FLATTENS, _NOTHING = (FLATTEN_LINK,), (0, 0)
+"""The settings of `torch.flatten` among layers, and its parameters and what is beside them."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Called:
     """A layer of a chain, or a module that holds some, as it is called. Immutable.
 
     Args:
-        module: Which of the chain's modules.
+        module: Which of the chain's modules; None for `torch.flatten`.
         relu: Whether a ReLU follows.
         relu_module: Which of the modules that is; None for a function.
         reads: Values, by their numbers: x, and a residual. The chain's inputs come first, then what each call gives.
     """
 
-    module: int
+    module: int | None
     relu: bool
     relu_module: int | None
     reads: tuple[int, ...]
@@ -97,7 +101,7 @@ class _Joined:
             value
             for layer in layers
             for place, value in enumerate(layer.reads)
-            if place or not modules[layer.module].kind.casts
+            if place or layer.module is None or not modules[layer.module].kind.casts
         }
         self._may_be_cast = [value not in not_cast for value in range(num_inputs)]
 
@@ -136,6 +140,10 @@ class _Joined:
         dtype = tensors[0].dtype
         settings, parameters, beside, counts, counters = [], [], [], [], []
         for layer in self._layers:
+            if layer.module is None:
+                settings.append(_FLATTENS)
+                counts.append(_NOTHING)
+                continue
             link = modules[layer.module].link(layer.relu, dtype)
             if link is None:
                 return None
@@ -185,14 +193,22 @@ class _Joined:
 
         for call in self._calls:
             x, *residuals = (values[value] for value in call.reads)
+            if call.module is None:
+                values.append(torch.flatten(x, 1))
+                continue
             called = module(call.module)
             relu = None if call.relu_module is None else module(call.relu_module)
             values.append(layer_relu(called, relu, x, *residuals) if call.relu else called(x))
         return values[-1]
 
 
-def join(graph: fx.Graph, module: nn.Module) -> int:
+def join(graph: fx.Graph, module: nn.Module, least_calls: int = 1) -> int:
     """Replace the runs of calls in a module's forward that are chains, each by one call.
+
+    Args:
+        graph: The forward.
+        module: Whose that is.
+        least_calls: That a chain takes the place of.
 
     Returns:
         How many there are.
@@ -206,26 +222,30 @@ def join(graph: fx.Graph, module: nn.Module) -> int:
             run.append(node)
             continue
         while run:
-            looked_at, is_chain = _replace_first(graph, module, run)
+            looked_at, is_chain = _replace_first(graph, module, run, least_calls)
             num_chains += is_chain
             run = run[looked_at:]
     return num_chains
 
 
+_Relu = tuple[bool, _Path | None]
+"""Whether a ReLU follows, and the path of its module if it has one."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A node that calls a layer, or several that one module holds. Immutable.
+    """A node that calls a layer, several that one module holds, or `torch.flatten`. Immutable.
 
     Args:
-        module: Path of what is called.
-        layers: Paths of its layers.
-        relu: Whether a ReLU follows, and the path of its module if it has one.
+        module: Path of what is called; None for a function.
+        layers: Paths of its layers, and the ReLU behind each.
+        relu: That behind the call.
         reads: x, and a residual.
     """
 
-    module: _Path
-    layers: tuple[_Path, ...]
-    relu: tuple[bool, _Path | None]
+    module: _Path | None
+    layers: tuple[tuple[_Path, _Relu], ...]
+    relu: _Relu
     reads: tuple[fx.Node, ...]
 
     @classmethod
@@ -234,8 +254,10 @@ class _Call:
         if node.kwargs or not node.args:
             return None
         target: Any = node.target
-        relu: tuple[bool, _Path | None] = False, None
+        relu: _Relu = False, None
         reads: tuple[Any, ...] = node.args
+        if target in _FLATTENING and reads[1:] == (1,) and isinstance(reads[0], fx.Node) and len(reads[0].users) == 1:
+            return cls(None, (), relu, reads[:1])
         if target is layer_relu:
             layer, behind, *reads_of_both = reads
             target, reads = layer.target, tuple(reads_of_both)
@@ -245,16 +267,46 @@ class _Call:
         if not all(isinstance(each, fx.Node) for each in reads):
             return None
         path, called = _path(target), module.get_submodule(str(target))
-        layers: tuple[_Path, ...] = (path,)
-        if _class_of(called).forward is nn.Sequential.forward and len(called._modules):
-            if not all(child is not None and _is_linked(child) for child in called._modules.values()):
+        layers: list[tuple[_Path, _Relu]] = [(path, relu)]
+        if _is_plain_sequential(called) and len(called._modules):
+            found = _layers_in_a_row(path, called)
+            if found is None:
                 return None
-            layers = tuple((*path, name) for name in called._modules)
+            layers = found
         elif not _is_linked(called):
             return None
-        if max(map(len, layers)) > _DEEPEST or (relu[1] is not None and len(relu[1]) > _DEEPEST):
+        if any(len(each) > _DEEPEST for of, (_, relu_at) in layers for each in (of, relu_at or ())):
             return None
-        return cls(path, layers, relu, reads)
+        return cls(path, tuple(layers), relu, reads)
+
+
+_FLATTENING = (torch.flatten, "flatten")
+
+
+def _is_plain_sequential(module: nn.Module) -> bool:
+    return _class_of(module).forward is nn.Sequential.forward
+
+
+def _layers_in_a_row(path: _Path, sequential: nn.Module) -> list[tuple[_Path, _Relu]] | None:
+    """What a `Sequential` holds at a path; None where that are not layers alone, with ReLUs behind those that take one."""
+    layers: list[tuple[_Path, _Relu]] = []
+    takes_relu = False
+    for name, child in sequential._modules.items():
+        own = *path, name
+        if takes_relu and type(child) in RELU_MODULES:
+            layers[-1] = layers[-1][0], (True, own)
+            takes_relu = False
+        elif child is not None and _is_linked(child):
+            layers.append((own, (False, None)))
+            takes_relu = isinstance(child, TakesRelu)
+        else:
+            return None
+    return layers
+
+
+def holds_layers(module: nn.Module) -> bool:
+    """Whether a chain in the forward of what calls this module may hold the layers in it."""
+    return _is_plain_sequential(module) and bool(_layers_in_a_row((), module))
 
 
 _DEEPEST = 2
@@ -263,7 +315,11 @@ _DEEPEST = 2
 _MOST_LAYERS = 8
 """Of a chain, whose activations are kept until the backward of all of them is over: as many as a residual block with a projection
 has. VGG's features are one forward: what the first of them keep would else be there beside gradients and what the last keep.
+Not counted are layers that keep no images: averages, and all behind a `flatten`.
 """
+
+_MOST_WITH_ROWS = 16
+"""Of a chain, counted or not."""
 
 
 def _class_of(module: nn.Module) -> Any:
@@ -279,7 +335,9 @@ def _path(target: Any) -> _Path:
     return tuple(str(target).split("."))
 
 
-def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -> tuple[int, bool]:
+def _replace_first(
+    graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node], least_calls: int
+) -> tuple[int, bool]:
     """Replace the longest chain that a run begins with, if that is one.
 
     Returns:
@@ -287,21 +345,28 @@ def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node]) -
     """
     calls = [call for node in run if (call := _Call.of(node, module)) is not None]
     layers: list[Any] = []
-    longest = 0
+    longest = num_counted = 0
+    are_rows = False
     for length, call in enumerate(calls, start=1):
-        layers += [_at(module, path) for path in call.layers]
+        own = [_at(module, path) for path, _ in call.layers]
+        layers += own
+        are_rows = are_rows or call.module is None
+        num_counted += 0 if are_rows else sum(layer.keeps_images for layer in own)
         ndims = {layer.linked_ndim for layer in layers} - {ANY_NDIM}
-        if len(ndims) > 1 or len(layers) > _MOST_LAYERS or _has_one_twice(layers):
+        is_too_long = num_counted > _MOST_LAYERS or len(layers) > _MOST_WITH_ROWS
+        if not layers or len(ndims) > 1 or is_too_long or _has_one_twice(layers):
             break
         inside = set(run[:length])
         # A result that nobody reads has no gradient, which its layer's backward would be given: it is none of a chain's.
-        if all(node.users and all(user in inside for user in node.users) for node in run[: length - 1]):
+        are_read = all(node.users and all(user in inside for user in node.users) for node in run[: length - 1])
+        if are_read and call.module is not None:
             longest = length
-    if not longest:  # what the first one holds is no chain itself, but too long
+    if not longest:  # the first one makes rows, or what it holds is no chain itself, but too long
         return 1, False
     chosen = calls[:longest]
-    paths = [path for call in chosen for path in call.layers]
-    if len(paths) < 2 or not any(list(_at(module, path).parameters()) for path in paths):
+    paths = [path for call in chosen for path, _ in call.layers]
+    has_parameters = any(list(_at(module, path).parameters()) for path in paths)
+    if len(chosen) < least_calls or len(paths) < 2 or not has_parameters:
         return longest, False
     last = run[longest - 1]
     inputs = list(dict.fromkeys(read for call in chosen for read in call.reads if read not in run[:longest]))
@@ -347,13 +412,15 @@ def _joined(module: nn.Module, nodes: Sequence[fx.Node], calls: Sequence[_Call],
     as_layers = {node: place for place, node in enumerate(inputs)}
     plain: list[_Called] = []
     layers: list[_Called] = []
+
+    def called(path: _Path | None, relu: _Relu, reads: tuple[int, ...]) -> _Called:
+        return _Called(None if path is None else number(path), relu[0], None if relu[1] is None else number(relu[1]), reads)
+
     for node, call in zip(nodes, calls, strict=True):
-        has_relu, relu = call.relu
-        relu_at = None if relu is None else number(relu)
-        plain.append(_Called(number(call.module), has_relu, relu_at, tuple(as_calls[read] for read in call.reads)))
+        plain.append(called(call.module, call.relu, tuple(as_calls[read] for read in call.reads)))
         reads = tuple(as_layers[read] for read in call.reads)
-        for path in call.layers:
-            layers.append(_Called(number(path), has_relu, relu_at, reads))
+        for path, relu in call.layers or [(None, call.relu)]:
+            layers.append(called(path, relu, reads))
             reads = (len(inputs) + len(layers) - 1,)
         as_layers[node] = reads[0]
     modules = [_at(module, path) for path in known]
@@ -362,5 +429,6 @@ def _joined(module: nn.Module, nodes: Sequence[fx.Node], calls: Sequence[_Call],
         layers,
         plain,
         len(inputs),
-        max(modules[layer.module].linked_ndim for layer in layers),  # ANY_NDIM, or the one that there is beside it
+        # ANY_NDIM, or the one that there is beside it
+        max(modules[layer.module].linked_ndim for layer in layers if layer.module is not None),
     )

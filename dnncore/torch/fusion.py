@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from dnncore.torch.chains import join
+from dnncore.torch.chains import holds_layers, join
 from dnncore.torch.graph_breaks import breaks_graph, traced_from_within
 from dnncore.torch.layer_relu import RELU_MODULES, layer_relu
 from dnncore.torch.modules.layer import TakesRelu, is_traced, is_watched
@@ -94,7 +94,8 @@ def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
     """Fuse what can be in a model whose layers are ours, in place; a model that is fused already is looked through again.
 
     A module's forward is read now: it must not branch on what it is given or on attributes that change later, nor overwrite what a
-    layer has read by way of a view of that.
+    layer has read by way of a view of that. Read are the forwards of modules that call layers which take a ReLU, or a `Sequential`
+    of such: these last ones for chains alone, and they are left as they are where there is none, or they cannot be read.
 
     Returns:
         Names of the layers that are fused, in training at least, and what was left: of these modules, or of whole modules around
@@ -103,7 +104,8 @@ def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
     fused: list[str] = []
     left: list[Left] = []
     for name, module in list(model.named_modules()):
-        if not any(isinstance(child, TakesRelu) for child in module.children()):
+        calls_layers = _calls_layers(module)
+        if not calls_layers and not any(map(holds_layers, module.children())):
             continue
         theirs: Any = getattr(module, "_theirs", type(module))
         reason = _why_not(module, theirs)
@@ -123,9 +125,14 @@ def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
                     continue
             module.__class__ = theirs
             module.__dict__.pop(_KEPT, None)
-        if reason is not None:
+        if reason is not None and calls_layers:
             left.append((name, reason))
     return tuple(fused), tuple(left)
+
+
+def _calls_layers(module: nn.Module) -> bool:
+    """Whether a module may have something to fuse itself; else it has chains alone, of what several of its children hold."""
+    return any(isinstance(child, TakesRelu) for child in module.children())
 
 
 def _why_untraced(what: str, error: Exception) -> str:
@@ -205,7 +212,7 @@ def _trace_as(module: nn.Module, *, training: bool) -> _Forward:
             fused.append(name)
         else:
             left.append((name, reason))
-    num_chains = join(graph, module) if training else 0
+    num_chains = join(graph, module, 1 if _calls_layers(module) else 2) if training else 0
     code = graph.python_code("self")
     names = dict(code.globals)
     exec(code.src, names)

@@ -11,6 +11,7 @@ read lies in another, the passing one, where those whose turn is over make room;
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,7 +25,7 @@ from dnncore.dtypes import DType
 from dnncore.problems import AddProblem, ConvolutionProblem
 from dnncore.torch.bridge import operate
 from dnncore.torch.functions.gradients import Function, first_derivative
-from dnncore.torch.functions.link import DY, Settings
+from dnncore.torch.functions.link import DY, Settings, View
 from dnncore.torch.operation import Behind, Composite, Operation, Place, Scratch, Step, Way
 
 __all__ = ["Call", "Chain", "Wiring"]
@@ -69,6 +70,7 @@ class _Layer:
         numbers: Of the parameters among what the chain is given; None for the others.
         read: What its backward reads, each with its place among the tensors of the chain's forward, nothing where there is none;
             None for its dy.
+        view: Its kind, where its result is its x, seen otherwise.
     """
 
     settings: Settings
@@ -76,6 +78,7 @@ class _Layer:
     values: tuple[int | None, ...]
     numbers: tuple[int | None, ...]
     read: tuple[tuple[Place, TensorDescriptor] | None, ...]
+    view: View | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,7 +174,7 @@ class _Composition:
     """The forward of a chain, while it is put together. Mutable.
 
     A tensor is known by its key: the number of one that is given; of one that is made, the layer's and its number among what that
-    makes.
+    makes. Views have keys of their own, and the place of what they are views of.
     """
 
     def __init__(self, wiring: Wiring, casts: bool, wanted: Sequence[bool], given: Sequence[TensorDescriptor]) -> None:
@@ -180,6 +183,8 @@ class _Composition:
         self._tensors: dict[_Key, TensorDescriptor] = {(None, at): tensor for at, tensor in enumerate(given)}
         self._values: list[_Key] = [(None, number) for number in range(wiring.num_inputs)]
         self._parts: list[_Part] = []
+        self._viewed: dict[_Key, _Key] = {}
+        self._readers = Counter(value for of in wiring.reads for value in of)
 
     def compose(self, choose: _Choose, counts: _Counts, settings: tuple[Settings, ...]) -> Way:
         parameter = self._wiring.num_inputs
@@ -203,6 +208,9 @@ class _Composition:
     def _add(self, choose: _Choose, settings: Settings, of: tuple[int, ...], own: Sequence[_Key]) -> None:
         kind, number = settings[0], len(self._parts)
         values = [self._values[value] for value in of]
+        if isinstance(kind, View) and (view := self._view(kind, settings, of[0])) is not None:
+            self._add_view(kind, settings, of, values[0], view)
+            return
         given = [values[0], *own, *values[1:]]
         descriptors = [self._tensors[key] for key in given]
         way = choose(kind.forward(settings, self._casts, descriptors))
@@ -218,13 +226,32 @@ class _Composition:
             _Part(settings, of, way, tensors, len(given), [None if at == DY else tensors[at] for at in reads])
         )
 
+    def _view(self, kind: View, settings: Settings, value: int) -> TensorDescriptor | None:
+        """How a layer's result is seen where it need not be computed: of a value of the chain's own that nobody else reads, for a
+        value of the chain's own.
+        """
+        is_inside = value >= self._wiring.num_inputs and len(self._parts) + 1 < len(self._wiring.reads)
+        return kind.view(settings, self._tensors[self._values[value]]) if is_inside and self._readers[value] == 1 else None
+
+    def _add_view(self, kind: View, settings: Settings, of: tuple[int, ...], x: _Key, view: TensorDescriptor) -> None:
+        key = len(self._parts), 0
+        self._tensors[key], self._viewed[key] = view, self._base(x)
+        self._values.append(key)
+        if x in self._wanted:
+            self._wanted.add(key)
+        self._parts.append(_Part(settings, of, Way((), ()), [x], 1, [], kind))
+
+    def _base(self, key: _Key) -> _Key:
+        """Of a view what it is one of; else what it is given."""
+        return self._viewed.get(key, key)
+
     def _places(self) -> tuple[dict[_Key, Place], int, int]:
         """Where everything lies, and the bytes of the kept tensor and of the passing one, for what no backward reads."""
         y_at = len(self._given)
         places: dict[_Key, Place] = {key: key[1] for key in self._tensors if key[0] is None}
         places[self._values[-1]] = y_at
-        kept = {key for part in self._parts for key in part.reads if key is not None}
-        last = {key: number for number, part in enumerate(self._parts) for key in part.tensors}
+        kept = {self._base(key) for part in self._parts for key in part.reads if key is not None}
+        last = {self._base(key): number for number, part in enumerate(self._parts) for key in part.tensors}
         kept_bytes, passing = 0, _Passing()
         for number, part in enumerate(self._parts):
             made = [key for key in part.tensors[part.num_given :] if key not in places]
@@ -234,11 +261,11 @@ class _Composition:
                     kept_bytes += _rounded(self._tensors[key].nbytes)
                 else:
                     places[key] = Behind(y_at + 2, passing.take(self._tensors[key]))
-            for key in dict.fromkeys(part.tensors):
+            for key in dict.fromkeys(map(self._base, part.tensors)):
                 place = places[key]
                 if last[key] == number and isinstance(place, Behind) and place.place == y_at + 2:
                     passing.give_back(place.offset, self._tensors[key])
-        return places, kept_bytes, passing.nbytes
+        return places | {view: places[base] for view, base in self._viewed.items()}, kept_bytes, passing.nbytes
 
     def _layer(self, part: _Part, places: dict[_Key, Place], first_beside: int) -> _Layer:
         """What the backward of a layer has to know.
@@ -256,6 +283,7 @@ class _Composition:
             (part.of[0], *(None,) * num_own, *part.of[1:]),
             (None, *(at if at < first_beside else None for at in own), *(None,) * (len(part.of) - 1)),
             tuple(None if key is None else (places[key], self._tensors[key]) for key in part.reads),
+            part.view,
         )
 
 
@@ -273,6 +301,7 @@ class _Part:
         tensors: What it is given and what it makes.
         num_given: Of these.
         reads: What its backward reads, nothing where there is none; None for its dy.
+        view: Its kind, where its result is its x, seen otherwise.
     """
 
     settings: Settings
@@ -281,6 +310,7 @@ class _Part:
     tensors: Sequence[_Key]
     num_given: int
     reads: Sequence[_Key | None]
+    view: View | None = None
 
 
 def _backward(record: _Record, wanted: tuple[bool, ...], *given: TensorDescriptor) -> Composite:
@@ -332,6 +362,11 @@ class _Reversal:
 
     def _reverse(self, choose: _Choose, layer: _Layer, value: int, wanted: Sequence[bool]) -> None:
         dy_at, dy = self._gradients.pop(value)
+        if layer.view is not None:
+            source = layer.values[0]
+            assert source is not None
+            self._gradients[source] = dy_at, layer.view.gradient(layer.settings, layer.given[0], dy)
+            return
         reads = [(dy_at, dy) if each is None else self._of_forward(*each) for each in layer.read]
         kind, read = layer.settings[0], [descriptor for _, descriptor in reads]
         operation, gradients = kind.backward(layer.settings, layer.given, read, wanted)

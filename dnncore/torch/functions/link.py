@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from dnncore.descriptors import TensorDescriptor
 from dnncore.torch.operation import Operation
 
-__all__ = ["DY", "Kind", "NotLinkedError", "Settings"]
+__all__ = ["DY", "Kind", "NotLinkedError", "Settings", "View"]
 
 DY: Final = -1
 """Among what a backward reads: the gradient of the layer's result."""
@@ -19,6 +19,21 @@ Settings = tuple[Any, ...]
 
 class NotLinkedError(Exception):
     """What a layer is given is computed by more than the operations of its kind: it is to be called by itself."""
+
+
+class View:
+    """A kind of layer that may have nothing to compute: its result is then x's memory, seen otherwise. Immutable.
+
+    That is for a chain to make use of, inside of which nobody else sees either of them; else it is a `Kind` like any other.
+    """
+
+    def view(self, settings: Settings, x: TensorDescriptor) -> TensorDescriptor | None:
+        """How the result is seen where it is x; None where it has to be computed."""
+        raise NotImplementedError
+
+    def gradient(self, settings: Settings, x: TensorDescriptor, dy: TensorDescriptor) -> TensorDescriptor:
+        """How dx is seen, which then is dy."""
+        raise NotImplementedError
 
 
 class Kind(Protocol):

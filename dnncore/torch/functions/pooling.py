@@ -17,11 +17,11 @@ from dnncore.torch.bridge import operate
 from dnncore.torch.functions.formats import is_channels_last, new, wants_gradient
 from dnncore.torch.functions.gradients import Function, first_derivative
 from dnncore.torch.functions.linear import product
-from dnncore.torch.functions.link import DY, Settings
+from dnncore.torch.functions.link import DY, NotLinkedError, Settings, View
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
-__all__ = ["MAXIMUM_LINK", "adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool"]
+__all__ = ["ADAPTIVE_LINK", "AVERAGE_LINK", "MAXIMUM_LINK", "adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool"]
 
 
 def _pooled(pooling: PoolingDescriptor, x: TensorDescriptor) -> Operation:
@@ -116,6 +116,53 @@ class _AvgPool(Function):
         settings = ctx.settings
         (dx,) = operate(_average_gradient, settings, (dy,), id(settings[0]))
         return dx, None
+
+
+class _AverageLink:
+    """Average pooling as one of several layers: settings are this and the pooling. Immutable."""
+
+    def _pooling(self, settings: Settings, x: TensorDescriptor) -> PoolingDescriptor:  # noqa: ARG002 (for those that depend on it)
+        pooling: PoolingDescriptor = settings[1]
+        return pooling
+
+    def forward(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> Operation:  # noqa: ARG002
+        """x -> y."""
+        return _pooled(self._pooling(settings, given[0]), *given)
+
+    def reads(self, settings: Settings, casts: bool, given: Sequence[TensorDescriptor]) -> tuple[int, ...]:  # noqa: ARG002
+        """Dy."""
+        return (DY,)
+
+    def backward(
+        self,
+        settings: Settings,
+        given: Sequence[TensorDescriptor],
+        read: Sequence[TensorDescriptor],
+        wanted: Sequence[bool],  # noqa: ARG002 (there is one)
+    ) -> tuple[Operation, tuple[int, ...]]:
+        """That of x."""
+        return _average_gradient(self._pooling(settings, given[0]), given[0].shape, *read), (0,)
+
+
+class _AdaptiveLink(_AverageLink, View):
+    """Averages over as many windows as are asked for: settings are this and `output_size`. Immutable."""
+
+    def _pooling(self, settings: Settings, x: TensorDescriptor) -> PoolingDescriptor:
+        pooling = _even_windows(PoolingMode.AVERAGE_INCLUDE_PADDING, x.shape[2:], settings[1])
+        if pooling is None:
+            raise NotLinkedError
+        return pooling
+
+    def view(self, settings: Settings, x: TensorDescriptor) -> TensorDescriptor | None:
+        """x, where there are as many windows as places, as in AlexNet and VGG at the size that they were made for."""
+        return x if set(self._pooling(settings, x).window) == {1} else None
+
+    def gradient(self, settings: Settings, x: TensorDescriptor, dy: TensorDescriptor) -> TensorDescriptor:  # noqa: ARG002
+        """Dy."""
+        return dy
+
+
+AVERAGE_LINK, ADAPTIVE_LINK = _AverageLink(), _AdaptiveLink()
 
 
 @breaks_graph

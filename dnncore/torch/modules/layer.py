@@ -148,6 +148,8 @@ class Linked(Layer):
     """Dimensions of what it takes there; None for a class that never is one of them."""
     casts: ClassVar[bool] = False
     """Whether `torch.autocast` casts x and the parameters."""
+    keeps_images: ClassVar[bool] = True
+    """Whether its backward reads something of x's or y's size."""
     link: ClassVar[Callable[..., Link | None]]
     """link(relu, dtype): this layer as it is now, with or without the ReLU behind it, for x of a dtype of PyTorch's; None where it
     is to be called by itself.

@@ -65,25 +65,40 @@ class _MaxPooling(_Pooling, Linked):
         return _descriptor(PoolingMode.MAX, self._ndim, self.kernel_size, self.stride, self.padding, self.ceil_mode)
 
 
-class _AveragePooling(_Pooling):
+class _AveragePooling(_Pooling, Linked):
+    keeps_images = False
+
     @staticmethod
     def why_not(module: Any) -> str | None:
         divisor = getattr(module, "divisor_override", None)
         return None if divisor is None else f"divisor_override {divisor}"
 
     def _pooled(self: Any, x: Tensor) -> Tensor:
+        return pooling.avg_pool(x, self._settings())
+
+    def link(self: Any, relu: bool, dtype: torch.dtype) -> Link | None:  # noqa: ARG002 (of any)
+        """As `compute`; a ReLU it does not take."""
+        return None if relu else ((pooling.AVERAGE_LINK, self._settings()), (), (), None)
+
+    def _settings(self: Any) -> PoolingDescriptor:
         mode = PoolingMode.AVERAGE_INCLUDE_PADDING if self.count_include_pad else PoolingMode.AVERAGE_EXCLUDE_PADDING
         settings = (self.kernel_size, self.stride, self.padding, self.ceil_mode)
-        return pooling.avg_pool(x, _descriptor(mode, self._ndim, *settings))
+        return _descriptor(mode, self._ndim, *settings)
 
 
-class _AdaptiveAveragePooling(_Pooling):
+class _AdaptiveAveragePooling(_Pooling, Linked):
+    keeps_images = False
+
     @staticmethod
     def why_not(module: Any) -> str | None:
         return f"output_size {module.output_size}" if 0 in _each(module.output_size, 1) else None
 
     def _pooled(self: Any, x: Tensor) -> Tensor:
         return pooling.adaptive_avg_pool(x, _each(self.output_size, self._ndim))
+
+    def link(self: Any, relu: bool, dtype: torch.dtype) -> Link | None:  # noqa: ARG002 (of any)
+        """As `compute`; a ReLU it does not take."""
+        return None if relu else ((pooling.ADAPTIVE_LINK, _each(self.output_size, self._ndim)), (), (), None)
 
 
 class _AdaptiveMaxPooling(_Pooling):
