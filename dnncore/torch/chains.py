@@ -335,9 +335,7 @@ def _path(target: Any) -> _Path:
     return tuple(str(target).split("."))
 
 
-def _replace_first(
-    graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node], least_calls: int
-) -> tuple[int, bool]:
+def _replace_first(graph: fx.Graph, module: nn.Module, run: Sequence[fx.Node], least_calls: int) -> tuple[int, bool]:
     """Replace the longest chain that a run begins with, if that is one.
 
     Returns:
@@ -414,7 +412,9 @@ def _joined(module: nn.Module, nodes: Sequence[fx.Node], calls: Sequence[_Call],
     layers: list[_Called] = []
 
     def called(path: _Path | None, relu: _Relu, reads: tuple[int, ...]) -> _Called:
-        return _Called(None if path is None else number(path), relu[0], None if relu[1] is None else number(relu[1]), reads)
+        return _Called(
+            None if path is None else number(path), relu[0], None if relu[1] is None else number(relu[1]), reads
+        )
 
     for node, call in zip(nodes, calls, strict=True):
         plain.append(called(call.module, call.relu, tuple(as_calls[read] for read in call.reads)))

@@ -107,12 +107,43 @@ class Inverted(nn.Module):
         return x + self.layers(x)
 
 
+class Headed(nn.Module):
+    """As AlexNet and VGG are at the size that they were made for: as many windows are averaged as there are places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(8, 6, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+        self.avgpool = nn.AdaptiveAvgPool2d((4, 3))
+        self.classifier = nn.Sequential(nn.Linear(72, 5), nn.ReLU(inplace=True), nn.Linear(5, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(torch.flatten(self.avgpool(self.features(x)), 1))
+
+
+class Averaged(nn.Module):
+    """Windows of several places, and the other way to call `flatten`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            *(nn.Conv2d(8, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU()),
+            *(nn.AvgPool2d(3, 2, 1), nn.Conv2d(6, 4, (2, 1))),
+        )
+        self.avgpool, self.last = nn.AdaptiveAvgPool2d((2, None)), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.avgpool(self.features(x)).flatten(1)
+        return self.last(x)
+
+
 BLOCKS: dict[str, Callable[[], nn.Module]] = {
     "identity": Bottleneck,
     "projection": lambda: Bottleneck(8, 2),
     "pooled": Pooled,
     "read-again": ReadAgain,
     "inverted": Inverted,
+    "headed": Headed,
+    "averaged": Averaged,
 }
 
 

@@ -16,19 +16,26 @@ import dnncore.torch as dt
 from dnncore.cuda.runtime import replays
 from dnncore.descriptors import TensorDescriptor
 from dnncore.handle import Handle
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import (
+    AddProblem,
+    ConvolutionProblem,
+    Direction,
+    PoolingBackwardProblem,
+    PoolingForwardProblem,
+)
 from dnncore.torch import bridge
 from dnncore.torch.bridge import _describe
 from dnncore.torch.dtypes import TORCH_DTYPES
 from dnncore.torch.functions import chain
-from dnncore.torch.functions.chain import _Passing
-from dnncore.torch.operation import Way
+from dnncore.torch.functions.chain import Wiring, _Passing
+from dnncore.torch.operation import Step, Way
 from tests.conftest import CUDA_DEVICES
 from tests.torch.chained import (
     BLOCKS,
     FORMATS,
     Bottleneck,
     Classifier,
+    Headed,
     Tensor,
     calls,
     counted,
@@ -37,7 +44,15 @@ from tests.torch.chained import (
     pair,
 )
 
-LENGTHS = {"identity": [6], "projection": [8], "pooled": [5], "read-again": [5], "inverted": [8]}
+LENGTHS = {
+    "identity": [6],
+    "projection": [8],
+    "pooled": [5],
+    "read-again": [5],
+    "inverted": [8],
+    "headed": [6],
+    "averaged": [7],
+}
 
 
 @pytest.mark.parametrize("layout", FORMATS)
@@ -123,6 +138,42 @@ def test_every_way_of_the_layers_gives_the_same(layout: str, monkeypatch: pytest
     assert max(seen) == {"NCHW": 4, "NHWC": 2}[layout]
 
 
+@pytest.mark.parametrize(("layout", "copies"), [("NCHW", 0), ("NHWC", 1)])
+def test_rows_are_images_as_they_lie_and_averages_over_single_places_the_places(layout: str, copies: int) -> None:
+    """No launch for either, forward or backward, but for the copy of what lies otherwise."""
+    _, ours = pair(Headed)
+    y = ours(example(layout=layout))
+    record, _ = y.grad_fn.settings
+    inputs, parameters = record.layers[0].given[:1], [_describe(each) for each in ours.parameters()]
+    wiring = Wiring(1, tuple((number,) for number in range(6)))
+    counts, settings = ((2, 0), *((0, 0),) * 3, (2, 0), (2, 0)), tuple(layer.settings for layer in record.layers)
+    forward = chain._forward(wiring, counts, False, settings, (True,) * 7, *inputs, *parameters)
+    way = forward.compose(lambda operation: operation.ways[0])
+    assert sum(isinstance(step.problem, PoolingForwardProblem) for step in way.steps) == 1
+    assert sum(map(_copies_images, way.steps)) == copies
+    given = [_describe(tensor) for tensor in (y, *y.grad_fn.saved_tensors)]
+    back = chain._backward(record, (True,) * 7, *given).compose(lambda operation: operation.ways[0])
+    assert not any(isinstance(step.problem, PoolingBackwardProblem) for step in back.steps)
+    assert sum(map(_copies_images, back.steps)) == copies
+
+
+def _copies_images(step: Step) -> bool:
+    """All of them: a bias that is written before a product has other extents."""
+    problem = step.problem
+    return isinstance(problem, AddProblem) and problem.inputs[0].shape == problem.outputs[0].shape == (3, 6, 4, 3)
+
+
+@pytest.mark.parametrize("frozen", ["features", "classifier", "features.0.bias"])
+def test_what_is_frozen_beside_a_flatten_has_no_gradient_and_changes_none(frozen: str) -> None:
+    theirs, ours = pair(Headed)
+    for net in (theirs, ours):
+        for name, parameter in net.named_parameters():
+            parameter.requires_grad_(not name.startswith(frozen))
+    for wants in (True, False):
+        x = example().requires_grad_(wants)
+        torch.testing.assert_close(gradients(ours, x), gradients(theirs, x), rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("shape", [(9, 7), (4, 5, 7), (7,)])
 @pytest.mark.parametrize("autocasts", [False, True])
 def test_a_classifier_drops_what_it_drops_layer_by_layer(
@@ -174,18 +225,26 @@ def test_places_are_given_to_others_once_they_are_free() -> None:
 
 
 @pytest.mark.parametrize("device", CUDA_DEVICES[:1])
-@pytest.mark.parametrize(("layout", "is_replayed"), [("NCHW", False), ("NHWC", False), ("NHWC", True)])
+@pytest.mark.parametrize(
+    ("name", "layout", "is_replayed"),
+    [
+        *[("projection", "NCHW", False), ("projection", "NHWC", False), ("projection", "NHWC", True)],
+        *[("headed", "NCHW", True), ("headed", "NHWC", False)],
+    ],
+)
 def test_a_chain_of_kernels_gives_what_the_reference_gives(
-    device: str, layout: str, is_replayed: bool, monkeypatch: pytest.MonkeyPatch
+    device: str, name: str, layout: str, is_replayed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each operation of a step, on memory of a CUDA device that holds what PyTorch's tensors do; launched, or replayed by a graph
     over what its launches have left.
     """
     monkeypatch.setattr(replays, "_SIGHTINGS", 1)
-    _, ours = pair(lambda: Bottleneck(8, 2), torch.float32)
+    monkeypatch.setattr(replays, "LEAST_LAUNCHES", 1)
+    _, ours = pair(BLOCKS[name], torch.float32)
     x = example(torch.float16, layout)
     compared: list[str] = []
     with Handle(device) as handle:
+        opened: Any = handle.device
 
         def operate(describe: Any, settings: Any, tensors: Sequence[Tensor], caller: int) -> list[Any]:
             way = bridge.chosen_way(handle, describe(*settings, *map(_describe, tensors)))
@@ -200,7 +259,7 @@ def test_a_chain_of_kernels_gives_what_the_reference_gives(
                     poison = np.full(memory.descriptor.shape, 0xFF, np.uint8)
                     memory.assign(poison if tensor is None else bridge._bytes(tensor.detach()))
                 enqueue(addresses)
-            assert len(handle.device._graphs) == (len(compared) + 1 if is_replayed else 0)
+            assert len(opened._graphs) == (len(compared) + 1 if is_replayed else 0)
             results: list[Any] = []
             for each, memory in zip(way.results, made, strict=True):
                 raw = torch.from_numpy(memory.numpy().copy()).view(TORCH_DTYPES[each.dtype])

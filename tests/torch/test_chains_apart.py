@@ -14,6 +14,8 @@ import dnncore.torch as dt
 from tests.torch.chained import (
     BLOCKS,
     Bottleneck,
+    Headed,
+    Pooled,
     Tensor,
     calls,
     counted,
@@ -224,3 +226,120 @@ def test_a_residual_that_has_to_be_spread_is_added_by_itself(monkeypatch: pytest
             torch.testing.assert_close(ours(x, residual), theirs(x, residual))
         assert counts == []
     assert int(ours.bn.num_batches_tracked) == 2
+
+
+def test_a_head_is_called_apart_where_its_modules_are_watched_or_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each `Sequential` is a chain of its own then, as far as it is not watched itself."""
+    theirs, ours = pair(Headed)
+    x = example()
+    assert calls(ours, x, monkeypatch) == [6]
+    seen: list[str] = []
+    for module, chains in (
+        *((ours.features, [2, 2]), (ours.features[1], [2]), (ours.classifier[0], [2])),
+        *((ours.avgpool, [2, 2]), (ours.classifier[1], [2])),
+    ):
+        hook = module.register_forward_hook(lambda *_: seen.append("hook"))
+        assert calls(ours, x, monkeypatch) == chains
+        hook.remove()
+    assert seen == ["hook"] * 5
+    ours.features[1] = theirs.features[1] = nn.Tanh()
+    assert calls(ours, x, monkeypatch) == [2]
+    torch.testing.assert_close(gradients(ours, x), gradients(theirs, x), rtol=1e-9, atol=1e-9)
+    ours.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), theirs.eval()(x))
+
+
+def test_windows_that_differ_are_averaged_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> nn.Module:
+        net = Headed()
+        net.avgpool = nn.AdaptiveAvgPool2d((3, 2))
+        net.classifier[0] = nn.Linear(36, 5)
+        return net
+
+    theirs, ours = pair(make)
+    x = example()
+    assert calls(ours, x, monkeypatch) == [2, 2]
+    torch.testing.assert_close(gradients(ours, x), gradients(theirs, x), rtol=1e-9, atol=1e-9)
+
+
+class _Flattened(nn.Module):
+    """Flattens in some way between two layers."""
+
+    def __init__(self, flatten: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.last, self.flatten = nn.Conv2d(8, 4, (9, 1)), nn.Linear(7, 2), flatten
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.flatten(self.conv(x)))
+
+
+FLATTENED: dict[str, Callable[[Tensor], Tensor]] = {
+    "and something behind that": lambda x: torch.flatten(x, 1).unflatten(1, (4, 7)),
+    "from the third": lambda x: torch.flatten(x, 2),
+    "from the second to the third": lambda x: torch.flatten(x, 1, 2),
+    "by name": lambda x: torch.flatten(x, start_dim=2),
+    "read again": lambda x: torch.flatten(x, 1)[:, :7] + x.sum((1, 2, 3))[:, None],
+}
+
+
+@pytest.mark.parametrize("name", FLATTENED)
+def test_what_is_flattened_otherwise_is_no_part_of_a_chain(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = pair(lambda: _Flattened(FLATTENED[name]))
+    x = example()
+    assert calls(ours, x, monkeypatch) == []
+    torch.testing.assert_close(gradients(ours, x), gradients(theirs, x), rtol=1e-9, atol=1e-9)
+
+
+class _Rows(nn.Module):
+    """Begins with a flatten, or ends with one."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.first = first
+        layers = (nn.Linear(504, 5), nn.Linear(5, 3)) if first else (nn.Conv2d(8, 4, 1), nn.Conv2d(4, 2, 1))
+        self.one, self.two = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.one(torch.flatten(x, 1))) if self.first else torch.flatten(self.two(self.one(x)), 1)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_flatten_at_an_end_of_a_chain_is_pytorchs(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, ours = pair(lambda: _Rows(first))
+    x = example()
+    assert calls(ours, x, monkeypatch) == [2]
+    torch.testing.assert_close(gradients(ours, x), gradients(theirs, x), rtol=1e-9, atol=1e-9)
+
+
+def test_layers_behind_a_flatten_do_not_count_up_to_as_many_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = nn.Sequential(*(nn.Conv2d(8, 8, 1) for _ in range(8)), nn.AvgPool2d(3))
+            self.rows = nn.Sequential(nn.Linear(48, 3), *(nn.Linear(3, 3) for _ in range(4)))
+            self.more = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.more(self.rows(torch.flatten(self.features(x), 1)))
+
+    theirs, ours = pair(Deep)
+    x = example()
+    assert calls(ours, x, monkeypatch) == [15, 3]
+    torch.testing.assert_close(gradients(ours, x), gradients(theirs, x), rtol=1e-9, atol=1e-9)
+
+
+def test_a_module_of_one_sequential_is_left_as_it_is_and_so_is_what_cannot_be_read() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features, self.more = (nn.Sequential(nn.Conv2d(8, 8, 1), nn.ReLU()) for _ in range(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.more(self.features(x)) if x.sum() > 0 else x
+
+    for make in (Pooled, Branches):
+        net = make()
+        conversion = dt.convert(net, fuse=True)
+        assert type(net) is make
+        assert [why for name, why in conversion.left if not name] == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -154,6 +156,7 @@ def test_what_comes_again_at_the_same_addresses_is_replayed(name: str) -> None:
     with Handle(name) as handle:
         steps, (x, y, other) = _affine(handle, LEAST_LAUNCHES)
         enqueue = handle.wire(steps, replayed_unless=lambda: False)
+        device: Any = handle.device
         graphs = []
         for number in range(6):
             for target in (y,) if number % 2 else (y, other):
@@ -161,7 +164,7 @@ def test_what_comes_again_at_the_same_addresses_is_replayed(name: str) -> None:
                 target.assign(np.full((1, 4), np.nan, np.float32))
                 enqueue([x.address, target.address])
                 np.testing.assert_array_equal(target.numpy(), np.full((1, 4), number * (2**LEAST_LAUNCHES - 1)))
-            graphs.append(len(handle.device._graphs))
+            graphs.append(len(device._graphs))
         assert graphs == [0, 0, 1, 1, 2, 2]
 
 

@@ -231,7 +231,9 @@ class _Composition:
         value of the chain's own.
         """
         is_inside = value >= self._wiring.num_inputs and len(self._parts) + 1 < len(self._wiring.reads)
-        return kind.view(settings, self._tensors[self._values[value]]) if is_inside and self._readers[value] == 1 else None
+        return (
+            kind.view(settings, self._tensors[self._values[value]]) if is_inside and self._readers[value] == 1 else None
+        )
 
     def _add_view(self, kind: View, settings: Settings, of: tuple[int, ...], x: _Key, view: TensorDescriptor) -> None:
         key = len(self._parts), 0

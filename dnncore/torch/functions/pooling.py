@@ -21,7 +21,15 @@ from dnncore.torch.functions.link import DY, NotLinkedError, Settings, View
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.operation import Operation
 
-__all__ = ["ADAPTIVE_LINK", "AVERAGE_LINK", "MAXIMUM_LINK", "adaptive_avg_pool", "adaptive_max_pool", "avg_pool", "max_pool"]
+__all__ = [
+    "ADAPTIVE_LINK",
+    "AVERAGE_LINK",
+    "MAXIMUM_LINK",
+    "adaptive_avg_pool",
+    "adaptive_max_pool",
+    "avg_pool",
+    "max_pool",
+]
 
 
 def _pooled(pooling: PoolingDescriptor, x: TensorDescriptor) -> Operation:
