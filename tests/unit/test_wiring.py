@@ -152,8 +152,9 @@ def _affine(handle: Handle, times: int) -> tuple[list[WiredStep], list[Tensor]]:
 
 
 @pytest.mark.parametrize("name", CUDA_DEVICES[:1])
-def test_what_comes_again_at_the_same_addresses_is_replayed(name: str) -> None:
-    with Handle(name) as handle:
+@pytest.mark.parametrize("stream", [None, 0], ids=["own", "default"])
+def test_what_comes_again_at_the_same_addresses_is_replayed(name: str, stream: int | None) -> None:
+    with Handle(name, stream=stream) as handle:
         steps, (x, y, other) = _affine(handle, LEAST_LAUNCHES)
         enqueue = handle.wire(steps, replayed_unless=lambda: False)
         device: Any = handle.device
