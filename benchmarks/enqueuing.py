@@ -46,7 +46,7 @@ from dnncore.figures import H200
 from dnncore.handle import Handle
 from dnncore.torch import bridge
 
-__all__ = ["Cost", "cost_of_steps", "launching_nothing"]
+__all__ = ["Cost", "NoDriver", "cost_of_steps", "launching_nothing"]
 
 _FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 _LAUNCH_US = 3.9
@@ -75,7 +75,7 @@ class Cost:
     alone: int
 
 
-class _NoDriver:
+class NoDriver:
     """What binding and launching ask cuda-bindings for. Mutable.
 
     Attributes:
@@ -116,7 +116,7 @@ class _Kernels:
 class _NullGraph:
     """Of a number of kernels. Immutable."""
 
-    def __init__(self, nothing: _NoDriver, kernels: int) -> None:
+    def __init__(self, nothing: NoDriver, kernels: int) -> None:
         self._nothing, self._kernels = nothing, kernels
 
     def launch(self, stream: Stream) -> None:  # noqa: ARG002 (there is one)
@@ -136,7 +136,7 @@ class _NullGraph:
 class _NullDevice(AbsentDevice):
     """One that is not there, on which launches are bound all the same. Owned by one thread."""
 
-    def __init__(self, nothing: _NoDriver) -> None:
+    def __init__(self, nothing: NoDriver) -> None:
         super().__init__(H200)
         self._nothing = nothing
         self._replays = Replays(self.capture)
@@ -164,16 +164,19 @@ class _NullDevice(AbsentDevice):
 
 
 @contextmanager
-def launching_nothing(one_by_one: bool = False) -> Iterator[_NoDriver]:
+def launching_nothing(
+    one_by_one: bool = False, address: Callable[[torch.Tensor], Address] | None = None
+) -> Iterator[NoDriver]:
     """Let operations of this thread on PyTorch's meta device be planned and bound for an H200, and launched nowhere.
 
     Args:
         one_by_one: Whether none of them may be replayed by a graph.
+        address: Where a tensor is; None for 0.
 
     Yields:
         What counts launches.
     """
-    nothing, thread = _NoDriver(), bridge._thread
+    nothing, thread = NoDriver(), bridge._thread
     with (
         Handle(_NullDevice(nothing)) as handle,
         mock.patch.object(bridge, "_capture_on", return_value=lambda: one_by_one),
@@ -182,6 +185,8 @@ def launching_nothing(one_by_one: bool = False) -> Iterator[_NoDriver]:
         mock.patch.object(driver_tensor_map, "tensor_map_encoder", return_value=lambda _: bytes(TENSOR_MAP_BYTES)),
     ):
         door = bridge.Door(torch.device("meta"), handle)
+        if address is not None:
+            door._address = address
 
         def prepare(key: Any, _place: Any, operation: Any, settings: Any, tensors: Any) -> Any:
             run = thread.seen[key] = door.prepare(operation, settings, tensors)
