@@ -211,9 +211,7 @@ def replayed_in_steps(
                     alone, in_graphs, graphs = driven.alone, driven.in_graphs, driven.graphs
                     losses[which] = step()  # kept until the next one, as a loop that prints it does
                     in_graphs = driven.in_graphs - in_graphs
-                    found[which].append(
-                        Replayed(driven.alone - alone + in_graphs, in_graphs, driven.graphs - graphs)
-                    )
+                    found[which].append(Replayed(driven.alone - alone + in_graphs, in_graphs, driven.graphs - graphs))
         del losses
     return found
 

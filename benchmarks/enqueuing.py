@@ -22,7 +22,7 @@ import gc
 import pstats
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -82,6 +82,7 @@ class NoDriver:
         alone: How many kernels it was given by themselves.
         graphs: How many graphs.
         in_graphs: How many kernels in these.
+        rebound: How many of those got other addresses before.
     """
 
     CUresult = SimpleNamespace(CUDA_SUCCESS=0)
@@ -91,7 +92,7 @@ class NoDriver:
 
     def __init__(self) -> None:
         done = (0,)
-        self.alone = self.graphs = self.in_graphs = 0
+        self.alone = self.graphs = self.in_graphs = self.rebound = 0
 
         def launch(*_arguments: object) -> tuple[int]:
             self.alone += 1
@@ -123,6 +124,10 @@ class _NullGraph:
         """Count them."""
         self._nothing.graphs += 1
         self._nothing.in_graphs += self._kernels
+
+    def rebind(self, steps: Iterable[int], addresses: Sequence[Address]) -> None:  # noqa: ARG002 (nothing is anywhere)
+        """Count the kernels that get others."""
+        self._nothing.rebound += sum(1 for _ in steps)
 
     def move(self, moves: Sequence[Move]) -> None:
         """Nothing is anywhere."""

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 
-from dnncore.backend import Address, Bound, Enqueue, Move, Stream
-from dnncore.cuda.calls import Calls, Memset, Place, WhereAligned
+from dnncore.backend import Address, Bound, Enqueue, Stream
+from dnncore.cuda.calls import WORKSPACE, Calls, Copy, KernelCall, Memset, Place, Slot, WhereAligned
 from dnncore.cuda.runtime import replays
 from dnncore.cuda.runtime.replays import LEAST_LAUNCHES, Replays, launches_of
+from dnncore.cuda.unit import Unit
 from dnncore.errors import OutOfMemoryError
 from dnncore.reference.stream import ReferenceStream
 
-ONE, OTHER = (0x100, 0x200), (0x100, 0x300)
+SMALL, LARGE = 0, 1
+"""Operands that one call of many touches, and all the others."""
+
+ONE, NEARLY, OTHER = (0x100, 0x200), (0x180, 0x200), (0x100, 0x300)
 STREAM = ReferenceStream()
 
 
 def _calls(launches: int) -> Calls:
-    return tuple(Memset(Place(0), value, 4) for value in range(launches))
+    return tuple(Memset(Place(LARGE if value else SMALL), value, 4) for value in range(launches))
 
 
 class _Graph:
     def __init__(self, of: _Recorder, steps: Sequence[Bound]) -> None:
-        (self.step,) = steps
+        self.steps = list(steps)
         self._of = of
         self.is_closed = False
 
@@ -32,13 +37,13 @@ class _Graph:
         assert not self.is_closed
         self._of.done.append("graph")
 
-    def move(self, moves: Sequence[Move]) -> None:
-        raise AssertionError(moves)
+    def rebind(self, steps: Iterable[int], addresses: Sequence[Address]) -> None:
+        for index in steps:
+            self.steps[index] = replace(self.steps[index], addresses=addresses)
+            self._of.done.append(f"rebound {index}")
 
     def close(self) -> None:
         self.is_closed = True
-
-    abandon = close
 
 
 class _Recorder:
@@ -85,7 +90,7 @@ def test_the_fourth_call_with_the_same_addresses_is_a_graph(recorder: _Recorder)
         enqueue(list(ONE))
     assert recorder.taken() == ["launches", "launches", "launches", "graph", "graph"]
     (graph,) = recorder.graphs
-    assert graph.step == Bound(_calls(LEAST_LAUNCHES), 1.0, 0.0, ONE)
+    assert graph.steps == [Bound((call,), 1.0, 0.0, ONE) for call in _calls(LEAST_LAUNCHES)]
 
 
 def test_each_set_of_addresses_has_its_graph(recorder: _Recorder) -> None:
@@ -97,7 +102,61 @@ def test_each_set_of_addresses_has_its_graph(recorder: _Recorder) -> None:
     enqueue(OTHER)
     enqueue((0x100, 0x400))
     assert recorder.taken() == ["launches"] * 6 + ["graph", "graph", "launches"]
-    assert [graph.step.addresses for graph in recorder.graphs] == [ONE, OTHER]
+    assert [graph.steps[0].addresses for graph in recorder.graphs] == [ONE, OTHER]
+
+
+def test_calls_that_nearly_the_same_addresses_touch_are_changed(recorder: _Recorder) -> None:
+    enqueue = recorder.wired()
+    for _ in range(3):
+        enqueue(ONE)
+    assert recorder.taken() == ["launches"] * 3
+    for addresses in (NEARLY, NEARLY, ONE):
+        enqueue(addresses)
+    assert recorder.taken() == ["rebound 0", "graph", "graph", "rebound 0", "graph"]
+    enqueue(OTHER)
+    assert recorder.taken() == ["launches"]
+    (graph,) = recorder.graphs
+    assert [step.addresses for step in graph.steps] == [ONE] * LEAST_LAUNCHES
+
+
+def test_what_comes_again_as_it_was_gets_a_graph_of_its_own_in_the_end(recorder: _Recorder) -> None:
+    enqueue = recorder.wired()
+    for _ in range(5):
+        enqueue(ONE)
+        enqueue(NEARLY)
+    recorder.taken()
+    enqueue(ONE)
+    enqueue(NEARLY)
+    assert recorder.taken() == ["graph", "graph"]
+    assert len(recorder.graphs) == 2
+
+
+def test_addresses_that_are_nearly_the_same_each_time_get_a_graph(recorder: _Recorder) -> None:
+    """Of a small tensor that is somewhere else at every call, while large ones take turns."""
+    enqueue = recorder.wired()
+    for number in range(4):
+        for large in (0x10000, 0x20000):
+            enqueue((number, large))
+    assert recorder.taken() == ["launches"] * 6 + ["rebound 0", "graph"] * 2
+    assert len(recorder.graphs) == 2
+
+
+def test_the_workspace_is_the_last_address() -> None:
+    work = replays._Work(0, (*_calls(2 * LEAST_LAUNCHES), Copy(Place(WORKSPACE, 8), Place(SMALL), 4)))
+    assert work.touched((1, 2, 3), (1, 2, 4)) == {2 * LEAST_LAUNCHES}
+    assert work.touched((1, 2, 3), (7, 2, 4)) == {0, 2 * LEAST_LAUNCHES}
+    assert work.touched((1, 2, 3), (1, 7, 3)) is None
+    assert work.touched((1, 2, 3), (1, 2, 3)) == set()
+
+
+def test_a_call_is_touched_by_whatever_it_reads_writes_or_goes_by() -> None:
+    kernel = KernelCall(Unit("source", "entry"), (1, 1, 1), (1, 1, 1), b"", (Slot(0, Place(0)), Slot(8, Place(1, 4))))
+    chosen = WhereAligned(((Place(2), 16),), (kernel,), (Copy(Place(3), Place(4), 4),))
+    work = replays._Work(0, (chosen, *_calls(8)[1:], kernel, *_calls(8)[1:]))
+    for operand, touched in ((0, {0, 8}), (2, {0}), (3, {0}), (4, {0})):
+        addresses = [0] * 6
+        addresses[operand] = 16
+        assert work.touched([0] * 6, addresses) == touched
 
 
 def test_work_is_not_taken_for_other_work_at_the_same_addresses(recorder: _Recorder) -> None:
@@ -141,7 +200,7 @@ def test_a_graph_that_nobody_launches_makes_room_and_others_stay(
 ) -> None:
     monkeypatch.setattr(replays, "_MOST_GRAPHS", 2)
     monkeypatch.setattr(replays, "_IDLE_CALLS", 10)
-    enqueue, (one, two, three) = recorder.wired(), ((0x100,), (0x200,), (0x300,))
+    enqueue, (one, two, three) = recorder.wired(), ((0, 0x100), (0, 0x200), (0, 0x300))
     for addresses in (one, two, three):
         for _ in range(4):
             enqueue(addresses)
@@ -157,15 +216,15 @@ def test_a_graph_that_nobody_launches_makes_room_and_others_stay(
 
 def test_addresses_that_were_met_long_ago_are_forgotten(recorder: _Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "_MOST_SIGHTED", 4)
+    monkeypatch.setattr(replays, "_MOST_COMPARED", 1)
     enqueue = recorder.wired()
-    for number in (0, 1, 2, 3, 4, 0, 4, 4, 4):
-        enqueue((number,))
-    assert recorder.taken() == ["launches"] * 8 + ["graph"]
-    for _ in range(2):
-        enqueue((0,))
-    assert recorder.taken() == ["launches"] * 2  # the third and fourth time: the first was forgotten
-    enqueue((0,))
-    assert recorder.taken() == ["graph"]
+    for number in (0, 1, 0, 1, 2, 3, 4, 5, 0, 1):  # without the four others the last two would be third ones
+        enqueue((0, number))
+    assert not recorder.graphs
+    for number in (0, 1, 0, 1):
+        enqueue((0, number))
+    assert [graph.steps[0].addresses for graph in recorder.graphs] == [(0, 0), (0, 1)]
+    assert recorder.taken() == ["launches"] * 14
 
 
 def test_launches_are_counted_where_operands_are_aligned() -> None:

@@ -195,3 +195,23 @@ def test_nothing_is_replayed_unless_that_was_allowed(device: str) -> None:
                 enqueue([x.address, y.address])
             np.testing.assert_array_equal(y.numpy(), np.full((1, 4), 2**LEAST_LAUNCHES - 1))
         assert not getattr(handle.device, "_graphs", ())
+
+
+@pytest.mark.parametrize("name", CUDA_DEVICES[:1])
+def test_a_graph_follows_an_operand_that_few_of_its_launches_touch(name: str) -> None:
+    """Wherever that is, aligned for another kernel or not; what was enqueued before keeps what it had."""
+    with Handle(name) as handle:
+        steps, (x, y, _) = _affine(handle, LEAST_LAUNCHES)
+        row = x.descriptor
+        steps.append(WiredStep(handle.plan(AddProblem(row, row)), 1.0, 0.0, ((1, 0), (2, 0))))
+        enqueue = handle.wire(steps, replayed_unless=lambda: False)
+        x.assign(np.ones((1, 4), np.float32))
+        z = handle.upload(np.zeros((1, 64), np.float32))
+        device: Any = handle.device
+        for place in range(8):
+            enqueue([x.address, y.address, z.address + 4 * (5 * place)])
+        assert len(device._graphs) == 1
+        expected = np.zeros((1, 64), np.float32)
+        for place in range(8):
+            expected[0, 5 * place : 5 * place + 4] = 2**LEAST_LAUNCHES - 1
+        np.testing.assert_array_equal(z.numpy(), expected)

@@ -6,7 +6,7 @@ writes which memory, and memory can be exchanged in a graph that is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import pack_into
 
@@ -209,12 +209,25 @@ class CudaGraph:
             if now != new:
                 moved[start, end] = new, steps
                 touched.update(dict.fromkeys(steps))
+        self._give(graph, {index: _moved(self._steps[index], moved) for index in touched})
+        self._moved = moved
+
+    def rebind(self, steps: Iterable[int], addresses: Sequence[Address]) -> None:
+        """Let the launches from now on have these addresses at some of the steps, by their numbers; those under way keep what they have.
+
+        For a graph whose steps all have the same addresses, and which nothing was moved of: then these are where its memory was.
+        """
+        assert not self._moved
+        self._give(self._open(), dict.fromkeys(steps, addresses))
+
+    def _give(self, graph: DriverGraph, addresses: Mapping[int, Sequence[Address]]) -> None:
+        """Give steps other addresses: their nodes get new parameters, and the graph is made again where these are others."""
         nodes = list(self._nodes)
         with self._context:
-            for index in touched:
-                nodes[index] = self._nodes_of(self._steps[index], _moved(self._steps[index], moved))
-            if all(_kinds(self._nodes[index]) == _kinds(nodes[index]) for index in touched) and self._set(
-                graph, nodes, touched
+            for index, of_step in addresses.items():
+                nodes[index] = self._nodes_of(self._steps[index], of_step)
+            if all(_kinds(self._nodes[index]) == _kinds(nodes[index]) for index in addresses) and self._set(
+                graph, nodes, addresses
             ):
                 self._nodes = nodes
             else:  # should it fail, there is no graph any more: it may be changed by half
@@ -224,7 +237,6 @@ class CudaGraph:
                     self._nodes = nodes
                 finally:
                     graph.destroy()
-        self._moved = moved
 
     def _touching(self, start: int, end: int) -> tuple[int, ...]:
         return tuple(
