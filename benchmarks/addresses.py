@@ -2,10 +2,11 @@
 
     python -m benchmarks.addresses [--nets resnet50 alexnet] [--layouts NCHW] [--batch 64] [--ways fused] [--steps 30]
 
-Launches that come again at the same addresses are replayed (`dnncore.cuda.runtime.replays`), so how many are depends on whether the
-allocator hands out in a step what it did in an earlier one. A net takes steps on PyTorch's meta device as in `benchmarks.enqueuing`,
-with loss and optimizer, under autocast in fp16 or without. Each tensor that PyTorch or we make there is given memory by a model of
-its CUDA allocator, as long as it lives. Other models of the allocator, and what fragments it before, may come to other cycles.
+Launches that come again at the same addresses, or nearly, are replayed (`dnncore.cuda.runtime.replays`), so how many are depends on
+whether the allocator hands out in a step what it did in an earlier one. A net takes steps on PyTorch's meta device as in
+`benchmarks.enqueuing`, with loss and optimizer, under autocast in fp16 or without. Each tensor that PyTorch or we make there has
+memory of a model of its CUDA allocator, as long as it lives. What fragments that before, or is allocated beside a step, may lead to
+other cycles.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ class _Memory(TorchDispatchMode):  # type: ignore[misc]
             self._known.add(id(tensor))
             self._tensors[of] += 1
             weakref.finalize(tensor, self._forget, id(tensor), of)
-        return self._blocks[of].address + tensor.storage_offset() * tensor.element_size()
+        offset: int = tensor.storage_offset() * tensor.element_size()
+        return self._blocks[of].address + offset
 
     def _forget(self, tensor: int, of: int) -> None:
         self._known.remove(tensor)

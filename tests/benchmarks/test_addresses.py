@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 from torch import nn
@@ -47,7 +48,7 @@ def test_blocks_never_overlap() -> None:
             held.append(allocator.take(nbytes))
             assert held[-1].nbytes >= nbytes
         spans = sorted((block.address, block.address + block.nbytes) for block in held)
-        assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 @pytest.mark.parametrize("in_turn", [False, True])

@@ -213,9 +213,9 @@ class CudaGraph:
         self._moved = moved
 
     def rebind(self, steps: Iterable[int], addresses: Sequence[Address]) -> None:
-        """Let the launches from now on have these addresses at some of the steps, by their numbers; those under way keep what they have.
+        """Let the launches from now on have these addresses at some steps, by their numbers; those under way keep what they have.
 
-        For a graph whose steps all have the same addresses, and which nothing was moved of: then these are where its memory was.
+        For a graph in which nothing is moved: ranges that are given for that are as they were when it was made.
         """
         assert not self._moved
         self._give(self._open(), dict.fromkeys(steps, addresses))

@@ -1,8 +1,8 @@
 """Work that is enqueued again and again: one launch of a CUDA graph in place of one for each kernel, wherever addresses come again.
 
-A training step asks an allocator for the same memory in the same order as the step before, and mostly gets it: all of it, so that an
-operation meets a few sets of addresses in turn, or all but some small tensors. A graph of many kernels costs the host about what a
-launch of one does; to give a kernel of a graph other parameters takes a little longer than to launch it.
+A training step asks an allocator for the same memory in the same order as the step before, and mostly gets it: all of it, so that
+an operation meets a few sets of addresses in turn, or all but some small tensors. A graph of many kernels costs the host about what
+a launch of one does; to give a kernel of a graph other parameters takes a little longer than to launch it.
 
     the third call with the same addresses, or nearly     launched one by one; then a graph is made of it
     a call with the addresses of a graph                  a launch of that graph
@@ -75,7 +75,7 @@ def launches_of(calls: Calls) -> int:
 def _places_of(call: Call) -> list[Place]:
     """Whatever a call reads, writes or is decided by."""
     if isinstance(call, KernelCall):
-        return [slot.place for slot in (*call.slots, *call.maps)]
+        return [*(slot.place for slot in call.slots), *(slot.place for slot in call.maps)]
     if isinstance(call, Memset):
         return [call.place]
     if isinstance(call, Copy):
