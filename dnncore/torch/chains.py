@@ -256,8 +256,9 @@ class _Call:
         target: Any = node.target
         relu: _Relu = False, None
         reads: tuple[Any, ...] = node.args
-        if target in _FLATTENING and reads[1:] == (1,) and isinstance(reads[0], fx.Node) and len(reads[0].users) == 1:
-            return cls(None, (), relu, reads[:1])
+        if (node.op, target) in _FLATTENING:
+            is_of_images = reads[1:] == (1,) and isinstance(reads[0], fx.Node) and len(reads[0].users) == 1
+            return cls(None, (), relu, reads[:1]) if is_of_images else None
         if target is layer_relu:
             layer, behind, *reads_of_both = reads
             target, reads = layer.target, tuple(reads_of_both)
@@ -280,7 +281,7 @@ class _Call:
         return cls(path, tuple(layers), relu, reads)
 
 
-_FLATTENING = (torch.flatten, "flatten")
+_FLATTENING = (("call_function", torch.flatten), ("call_method", "flatten"))
 
 
 def _is_plain_sequential(module: nn.Module) -> bool:

@@ -291,6 +291,26 @@ def test_what_is_flattened_otherwise_is_no_part_of_a_chain(name: str, monkeypatc
     torch.testing.assert_close(gradients(ours, x), gradients(theirs, x), rtol=1e-9, atol=1e-9)
 
 
+class _Scaled(nn.Module):
+    def forward(self, x: Tensor, factor: int) -> Tensor:
+        return x * factor * 2
+
+
+class _CalledFlatten(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.flatten, self.last = nn.Conv2d(8, 4, 1), _Scaled(), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.flatten(self.conv(x), 1))
+
+
+def test_a_module_may_have_a_functions_name() -> None:
+    theirs, ours = pair(_CalledFlatten)
+    x = example()
+    torch.testing.assert_close(gradients(ours, x), gradients(theirs, x), rtol=1e-9, atol=1e-9)
+
+
 class _Rows(nn.Module):
     """Begins with a flatten, or ends with one."""
 
