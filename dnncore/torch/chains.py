@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from dnncore.torch.dtypes import DTYPES
+from dnncore.torch.functions.cast import CAST_LINK
 from dnncore.torch.functions.chain import Chain, Wiring
 from dnncore.torch.functions.elementwise import drawn_state
 from dnncore.torch.functions.flatten import FLATTEN_LINK
 from dnncore.torch.functions.formats import autocast_for, maybe_autocast, wants_gradient
-from dnncore.torch.functions.link import NotLinkedError
+from dnncore.torch.functions.link import NotLinkedError, Settings
 from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.layer_relu import RELU_MODULES, layer_relu
 from dnncore.torch.modules.layer import ANY_NDIM, DRAWN, Linked, TakesRelu, all_are_watched, is_watched_itself
@@ -32,6 +34,9 @@ _Path = tuple[str, ...]
 
 _grad_is_enabled = torch.is_grad_enabled
 _add_to_each = torch._foreach_add_
+
+_CAST = (torch.float16, torch.bfloat16, torch.float32)
+"""What `torch.autocast` casts."""
 
 _FLATTENS, _NOTHING = (FLATTEN_LINK,), (0, 0)
 """The settings of `torch.flatten` among layers, and its parameters and what is beside them."""
@@ -95,6 +100,11 @@ class _Joined:
     ) -> None:
         self._modules, self._layers, self._calls = modules, layers, calls
         self._wiring = Wiring(num_inputs, tuple(layer.reads for layer in layers))
+        # A cast of the input takes place in front of all layers, which read what that gives.
+        self._casting: Wiring | None = None
+        if num_inputs == 1:
+            behind = (tuple(value + 1 for value in layer.reads) for layer in layers)
+            self._casting = Wiring(1, ((0,), *behind))
         self._ndim = ndim
         self._is_apart = False  # written once, by whoever finds out
         not_cast = {
@@ -136,9 +146,15 @@ class _Joined:
         given = self._as_one_dtype(inputs)
         if given is None:
             return None
-        tensors, casts = given
-        dtype = tensors[0].dtype
-        settings, parameters, beside, counts, counters = [], [], [], [], []
+        tensors, casts, dtype = given
+        settings: list[Settings] = []
+        parameters, beside, counts, counters = [], [], [], []
+        wiring = self._wiring
+        if tensors[0].dtype is not dtype:
+            assert self._casting is not None
+            wiring = self._casting
+            settings.append((CAST_LINK, DTYPES[dtype]))
+            counts.append(_NOTHING)
         for layer in self._layers:
             if layer.module is None:
                 settings.append(_FLATTENS)
@@ -158,14 +174,16 @@ class _Joined:
         if not wants_gradient(*tensors):
             return None
         state = tuple([drawn_state(tensors[0].device) if each is DRAWN else each for each in beside])
-        call = (self._wiring, tuple(counts), casts, tuple(settings)), state, id(parameters[0])
+        call = (wiring, tuple(counts), casts, tuple(settings)), state, id(parameters[0])
         y: Tensor = Chain.apply(call, *tensors)
         if counters:
             _add_to_each(counters, 1)
         return y
 
-    def _as_one_dtype(self, inputs: Sequence[Any]) -> tuple[list[Tensor], bool] | None:
-        """The inputs in one dtype, as `torch.autocast` has them where it is on, and whether it casts parameters."""
+    def _as_one_dtype(self, inputs: Sequence[Any]) -> tuple[list[Tensor], bool, torch.dtype] | None:
+        """The inputs in one dtype, as `torch.autocast` has them where it is on, but for a single one, which the chain casts itself;
+        whether it casts parameters, and the dtype.
+        """
         dtype: torch.dtype | None = None
         tensors = list(inputs)
         if maybe_autocast() and isinstance(tensors[0], Tensor):
@@ -180,10 +198,12 @@ class _Joined:
             if dtype is None:
                 dtype = tensor.dtype
             if tensor.dtype is not dtype:
-                if not casts or not self._may_be_cast[number] or tensor.dtype is torch.float64:
+                if not casts or not self._may_be_cast[number] or tensor.dtype not in _CAST:
                     return None
-                tensors[number] = tensor.to(dtype)
-        return tensors, casts
+                if self._casting is None:
+                    tensors[number] = tensor.to(dtype)
+        assert dtype is not None
+        return tensors, casts, dtype
 
     def _one_by_one(self, children: Mapping[str, nn.Module], inputs: Sequence[Tensor]) -> Tensor:
         values = list(inputs)

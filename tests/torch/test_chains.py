@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dnncore.torch as dt
 from dnncore.cuda.runtime import replays
@@ -112,6 +113,26 @@ def test_a_chain_under_autocast_gives_what_its_layers_give_one_by_one(
     tolerance = 8 * torch.finfo(dtype).eps  # a sum of gradients is rounded once in place of twice
     for one, another in zip(found, expected, strict=True):
         torch.testing.assert_close(one, another, rtol=tolerance, atol=tolerance * float(another.detach().abs().max()))
+
+
+class _Casts(TorchDispatchMode):
+    """Counts PyTorch's own casts."""
+
+    num_casts = 0
+
+    def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.num_casts += function is torch.ops.aten._to_copy.default
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["projection", "headed"])
+def test_a_chain_casts_its_only_input_itself(name: str) -> None:
+    _, ours = pair(BLOCKS[name], torch.float32)
+    x = example(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16), _Casts() as casts:
+        found = gradients(ours, x)
+    assert casts.num_casts == 0
+    assert [each.dtype for each in found[:2]] == [torch.bfloat16, torch.float32]
 
 
 @pytest.mark.usefixtures("nothing_seen")
