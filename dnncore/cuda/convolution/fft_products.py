@@ -222,8 +222,8 @@ IN_FULL_PRECISION = Products(
 )
 """By the units of fp32 and fp64."""
 
-# Three instructions of mma.sync, which reaches 0.6 of the rate of wgmma, make a product. Its 95 TFLOP/s beside the 51 that the units of fp32
-# sustain are as much more than what the fit gives these [not measured].
+# Three instructions of mma.sync, which reaches 0.6 of the rate of wgmma, make a product. 95 TFLOP/s beside the 51 that the units
+# of fp32 sustain are as much more than what the fit gives these [not measured].
 _OF_TF32_RATE = 0.25
 
 BY_TENSOR_CORES = Products(
