@@ -10,7 +10,7 @@ from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
 from dnncore.cuda.convolution.direct import DIRECT
 from dnncore.cuda.convolution.few_channels import DIRECT_FEW_CHANNELS
-from dnncore.cuda.convolution.fft import FFT_TILING
+from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32
 from dnncore.cuda.convolution.gemm import GEMM
 from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
@@ -44,6 +44,7 @@ _OTHERS: tuple[CudaAlgorithm, ...] = (
     WINOGRAD,
     WINOGRAD_4X4,
     FFT_TILING,
+    FFT_TILING_3XTF32,
     GEMM,
     DIRECT,
 )
