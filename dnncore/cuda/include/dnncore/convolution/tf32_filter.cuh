@@ -231,8 +231,8 @@ private:
     }
   };
 
-  // The sums of a stage, of three products each. Those of the same sums wait for each other: between two there are all others of the
-  // warp.
+  // The sums of a stage, of three products each. Those of the same sums wait for each other: here all others of the warp are between
+  // two, and most of them where the compiler is done.
   template <typename SplitElement, int kUnrolled>
   static __device__ __forceinline__ void multiply_split(Sums& sums, Shared& shared, int stage, int thread) {
     const int warp = thread / 32;
