@@ -33,7 +33,7 @@ namespace dnncore::fft {
 template <int kWarpRows, int kWarpColumns, int kSixteens, int kEights, int kStages, bool kFewRows>
 struct Tf32Product {
   using Number = Complex<float>;
-  using Split = tf32_split::Split;
+  using Split = tf32_split::OrdinarySplit;  // transforms have spread what is not finite over the tile as NaN
   static constexpr int kThreads = 32 * kWarpRows * kWarpColumns;
   static constexpr int kRowsOfWarp = kFewRows ? 8 * kEights : 16 * kSixteens;
   static constexpr int kColumnsOfWarp = kFewRows ? 16 * kSixteens : 8 * kEights;
