@@ -13,7 +13,7 @@ INSTALL := -m pip install --quiet --no-compile
 # would compile the same sources again. Empty is unset for Python.
 export PYTHONDONTWRITEBYTECODE :=
 
-# What is compiled for the emulator, and PyCUDA, are kept by all that they are made of. `.ci/run` keeps them longer than its clone.
+# What is compiled for the emulator, and PyCUDA, are kept by all that they are made of; clones that name one folder share them.
 MADE ?= $(CURDIR)/.build
 
 # CUDA kernels run on the emulated driver where it can be built; else WHY_NOT says what is missing.

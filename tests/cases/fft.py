@@ -49,4 +49,4 @@ GEOMETRIES = (
     Geometry("bf16-large-tiles", (1, 2, 30, 28), (3, 2, 11, 11), {"padding": 5}, dtype=BF16),
 )
 
-CASES = cases("fft", GEOMETRIES, "fft_tiling")
+CASES = cases("fft", GEOMETRIES, "fft_tiling", "fft_tiling_3xtf32")

@@ -34,6 +34,7 @@ from tests.ops.test_group_gradients import KERNELS as KERNELS_OF_GROUP_GRADIENTS
 from tests.ops.test_inverted_residual import KERNELS as KERNELS_OF_BLOCKS
 from tests.ops.test_resident_normalization import KERNELS as KERNELS_OF_RESIDENTS
 from tests.ops.test_tf32_planes import KERNELS as KERNELS_OF_PLANES
+from tests.ops.test_tf32_rows import KERNELS as KERNELS_OF_TF32_ROWS
 from tests.ops.test_thin_convolution import KERNELS as THIN_KERNELS
 from tests.ops.test_wgmma_convolution import KERNELS
 from tests.ops.test_wgmma_pooled import KERNELS as POOLED_KERNELS
@@ -224,5 +225,5 @@ def test_the_cases_of_all_tests_together_run_every_kernel(
     monkeypatch.setattr(algorithm, "choose_split", by_another_launch)
     covered.update(_units_of(SELECTED, handles[device].device))
     elsewhere = KERNELS | KERNELS_OF_BLOCKS | KERNELS_OF_PLANES | THIN_KERNELS | KERNELS_OF_ROWS | POOLED_KERNELS
-    elsewhere |= KERNELS_OF_RESIDENTS | KERNELS_OF_GROUPS | KERNELS_OF_GROUP_GRADIENTS
+    elsewhere |= KERNELS_OF_TF32_ROWS | KERNELS_OF_RESIDENTS | KERNELS_OF_GROUPS | KERNELS_OF_GROUP_GRADIENTS
     assert sorted(unit.entry for unit in set(all_units()) - covered if unit.entry not in elsewhere) == []

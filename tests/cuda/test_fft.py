@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 from dnncore import Handle, Tensor
 from dnncore.backend import Offer
 from dnncore.cuda.convolution import fft
-from dnncore.cuda.convolution.fft import FFT_TILING
+from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32, FftTiling
 from dnncore.cuda.convolution.fft_tiles import Cut, cut_or_reason
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
-from dnncore.figures import H200
+from dnncore.dtypes import DType
+from dnncore.figures import H200, Maths
 from dnncore.problems import ConvolutionProblem, Direction
 from tests.cases import Case
 from tests.conftest import CUDA_DEVICES
@@ -42,8 +44,11 @@ def _channels_last(problem: ConvolutionProblem) -> ConvolutionProblem:
     return replace(problem, x=x, w=w, y=y)
 
 
-def _offer(problem: ConvolutionProblem) -> Offer:
-    offer = FFT_TILING.offer(problem, H200)
+BOTH = pytest.mark.parametrize("algorithm", [FFT_TILING, FFT_TILING_3XTF32], ids=lambda algorithm: algorithm.name)
+
+
+def _offer(problem: ConvolutionProblem, algorithm: FftTiling = FFT_TILING) -> Offer:
+    offer = algorithm.offer(problem, H200)
     assert isinstance(offer, Offer), offer
     return offer
 
@@ -70,9 +75,38 @@ def test_what_does_not_suit_tiles_is_refused_with_the_reason(
 ) -> None:
     conv = ConvolutionDescriptor.make(len(x) - 2, **settings)
     for direction in Direction:
-        refusal = FFT_TILING.offer(_problem(direction, x, w, conv), H200)
-        assert isinstance(refusal, str)
-        assert reason in refusal
+        for algorithm in (FFT_TILING, FFT_TILING_3XTF32):
+            refusal = algorithm.offer(_problem(direction, x, w, conv), H200)
+            assert isinstance(refusal, str)
+            assert reason in refusal
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int8"])
+def test_tensor_cores_multiply_spectra_of_float32_alone(dtype: str) -> None:
+    conv = ConvolutionDescriptor.make()
+    x, w, y = (TensorDescriptor.packed(shape, dtype) for shape in ((1, 2, 20, 20), (3, 2, 5, 5), (1, 3, 16, 16)))
+    problem = ConvolutionProblem(Direction.FORWARD, x, w, y, conv)
+    assert FFT_TILING_3XTF32.offer(problem, H200) == f"{dtype} is not among what it transforms: float32"
+    assert FFT_TILING_3XTF32.least_seconds(problem, H200) == math.inf
+
+
+def test_products_by_tensor_cores_are_refused_where_there_are_none() -> None:
+    problem = _problem(Direction.FORWARD, (1, 2, 20, 20), (3, 2, 5, 5))
+    units = tuple((maths, rate) for maths, rate in H200.products_per_clock if maths is not Maths.TF32)
+    figures = replace(H200, architecture="sm_75", products_per_clock=units)
+    assert FFT_TILING_3XTF32.offer(problem, figures) == "a device of sm_75 has no units for its products"
+    assert FFT_TILING_3XTF32.least_seconds(problem, figures) == math.inf
+    assert isinstance(FFT_TILING.offer(problem, figures), Offer)
+
+
+def test_few_rows_have_a_tile_of_their_own() -> None:
+    """As the three channels of a first layer, which 16 rows of an instruction of tensor cores would mostly waste."""
+
+    def rows(algorithm: FftTiling, channels: int) -> int:
+        return algorithm.by.shape(DType.FLOAT32, channels).rows
+
+    assert [rows(FFT_TILING, channels) for channels in (3, 16, 17, 200)] == [16, 16, 64, 64]
+    assert [rows(FFT_TILING_3XTF32, channels) for channels in (3, 8, 9, 200)] == [8, 8, 64, 64]
 
 
 def test_large_tiles_are_taken_where_they_leave_much_less_to_multiply() -> None:
@@ -91,24 +125,25 @@ def test_large_batches_are_taken_in_parts_that_fit() -> None:
 
 
 @pytest.mark.cuda
+@BOTH
 @pytest.mark.parametrize("direction", Direction)
 def test_a_batch_in_parts_gives_the_same(
-    direction: Direction, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
+    direction: Direction, algorithm: FftTiling, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conv = ConvolutionDescriptor.make(padding=2, groups=2)
     problem = _problem(direction, (3, 4, 12, 11), (6, 2, 5, 5), conv)
     whole = _offer(problem).workspace_bytes
     monkeypatch.setattr(fft, "_MANY_BYTES", whole - 1)
     assert _offer(problem).workspace_bytes < whole  # 2 images, then 1
-    check(fresh_handle, Case(f"parts-{direction.value}", problem, alpha=0.5, beta=2.0), "fft_tiling")
+    check(fresh_handle, Case(f"parts-{direction.value}", problem, alpha=0.5, beta=2.0), algorithm.name)
     monkeypatch.setattr(fft, "_MANY_BYTES", 1)
     with Handle(CUDA_DEVICES[0]) as another:
-        check(another, Case(f"single-images-{direction.value}", problem, alpha=0.5, beta=2.0), "fft_tiling")
+        check(another, Case(f"single-images-{direction.value}", problem, alpha=0.5, beta=2.0), algorithm.name)
 
 
-def _forward(handle: Handle, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+def _forward(handle: Handle, algorithm: FftTiling, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     problem = _problem(Direction.FORWARD, x.shape, w.shape)
-    plan = handle.plan(problem, algorithm="fft_tiling")
+    plan = handle.plan(problem, algorithm=algorithm.name)
     with handle.upload(x) as tx, handle.upload(w) as tw, handle.tensor(problem.y.shape) as ty:
         inputs: list[Tensor] = [tx, tw]
         handle.run(plan, 1.0, inputs, 0.0, [ty])
@@ -116,24 +151,37 @@ def _forward(handle: Handle, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.cuda
-def test_an_image_gets_the_same_bits_alone_and_in_a_batch(fresh_handle: Handle) -> None:
+@BOTH
+def test_an_image_gets_the_same_bits_alone_and_in_a_batch(fresh_handle: Handle, algorithm: FftTiling) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((20, 3, 11, 26), np.float32), rng.standard_normal((4, 3, 5, 5), np.float32)
-    batch = _forward(fresh_handle, x, w)
-    assert np.array_equal(batch[7:8], _forward(fresh_handle, x[7:8], w))
+    batch = _forward(fresh_handle, algorithm, x, w)
+    assert np.array_equal(batch[7:8], _forward(fresh_handle, algorithm, x[7:8], w))
 
 
 @pytest.mark.cuda
-def test_a_nan_makes_nan_of_its_tiles_and_of_nothing_else(fresh_handle: Handle) -> None:
+@BOTH
+def test_a_nan_makes_nan_of_its_tiles_and_of_nothing_else(fresh_handle: Handle, algorithm: FftTiling) -> None:
     x, w = np.ones((2, 3, 26, 36), np.float32), np.ones((4, 3, 3, 3), np.float32)
     assert _tile_size(x.shape, w.shape) == 16  # of 14 x 14 outputs
     x[1, 2, 17, 20] = (
         np.nan
     )  # in the second tile down, and the second across; tiles share inputs only at 14, 15, 28, 29
-    found = np.isnan(_forward(fresh_handle, x, w))
+    found = np.isnan(_forward(fresh_handle, algorithm, x, w))
     expected = np.zeros_like(found)
     expected[1, :, 14:28, 14:28] = True
     assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize(("x", "w"), [((128, 3, 128, 128), (96, 3, 11, 11)), ((128, 128, 32, 32), (128, 128, 9, 9))])
+def test_products_by_tensor_cores_are_estimated_to_take_less(
+    x: tuple[int, ...], w: tuple[int, ...], direction: Direction
+) -> None:
+    problem = _problem(direction, x, w)
+    found = _offer(problem, FFT_TILING_3XTF32)
+    assert FFT_TILING_3XTF32.least_seconds(problem, H200) <= found.seconds < _offer(problem).seconds
+    assert found.workspace_bytes == _offer(problem).workspace_bytes
 
 
 def test_channels_whose_sectors_the_cache_loses_between_them_are_estimated_to_take_longer() -> None:

@@ -25,7 +25,7 @@ __all__ = ["MOST_THREADS", "SLOW", "Launches", "cover", "emulated", "kernels_of"
 MOST_THREADS = 8_000
 """Of the launches of a problem."""
 
-SLOW = {"fft_tiling"}
+SLOW = {"fft_tiling", "fft_tiling_3xtf32"}
 """Algorithms that never have few threads, and have a hundred cases of their own."""
 
 Run = tuple[str, str]

@@ -343,18 +343,20 @@ def test_other_buffers_have_other_tensor_maps() -> None:
         np.testing.assert_array_equal(y.numpy(), of_other)
 
 
-def test_split_factors_leave_infinities_and_nans_what_they_are() -> None:
-    """Beside factors that are exact in tf32, and those that are a little more or less."""
-    x = np.array([1, 1 + 2.0**-20, 1 - 2.0**-20, 0.1], np.float32)
-    dy = np.ones((3, 16), np.float32)
-    dy[0, 3], dy[1, 5] = np.inf, -np.inf
-    dy[2, 7:8].view(np.uint32)[:] = 0x7F800001
+@pytest.mark.parametrize("special", ["x", "dy"])
+def test_split_factors_leave_infinities_and_nans_what_they_are(special: str) -> None:
+    """Beside factors that are exact in tf32, and those that are a little more or less; and sums that these are not of."""
+    ordinary = np.repeat(np.array([1, 1 + 2.0**-20, 1 - 2.0**-20, 0.1], np.float32)[:, None], 16, axis=1)
+    other = np.ones((4, 16), np.float32)
+    other[0, 3], other[1, 5] = np.inf, -np.inf
+    other[2, 7:8].view(np.uint32)[:] = 0x7F800001
     conv = ConvolutionDescriptor.make()
+    rows = {"x": ordinary, "dy": ordinary, special: other}
     with Handle(CUDA_DEVICES[0]) as own:
-        images = own.upload(np.broadcast_to(x.reshape(1, 4, 1, 1), (1, 4, 1, 16)).copy(), "NHWC")
-        gradient = own.upload(np.concatenate([dy, dy[:1]]).reshape(1, 4, 1, 16), "NHWC")
+        images, gradient = (own.upload(rows[name].reshape(1, 4, 1, 16), "NHWC") for name in ("x", "dy"))
         dw = own.tensor(TensorDescriptor.packed((4, 4, 1, 1), F32, "NHWC"))
         ops.convolution_backward_filter(own, 1.0, images, gradient, conv, 0.0, dw, algorithm="implicit_gemm_3xtf32")
-        found = dw.numpy()[:, :, 0, 0]
-    expected = np.repeat(np.array([np.inf, -np.inf, np.nan, np.inf], np.float32)[:, None], 4, axis=1)
-    np.testing.assert_array_equal(found, expected)
+        found = dw.numpy()[:, :, 0, 0] if special == "dy" else dw.numpy()[:, :, 0, 0].T
+    expected = np.repeat(np.array([np.inf, -np.inf, np.nan], np.float32)[:, None], 4, axis=1)
+    np.testing.assert_array_equal(found[:3], expected)
+    np.testing.assert_allclose(found[3], ordinary.astype(np.float64).sum(axis=1), rtol=2.0**-20)

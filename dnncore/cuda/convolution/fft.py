@@ -14,25 +14,29 @@ from functools import partial
 from dnncore.backend import Bounded, Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call, rewired
 from dnncore.cuda.convolution.fft_kernels import (
-    PRODUCT_PARAMS,
     Spectra,
-    product_shape,
-    product_unit,
     shared_bytes,
     tile_threads,
     tile_unit,
+    tile_units,
     tiles_a_block,
-    units,
+)
+from dnncore.cuda.convolution.fft_products import (
+    BY_TENSOR_CORES,
+    IN_FULL_PRECISION,
+    PRODUCT_PARAMS,
+    Products,
+    ProductShape,
 )
 from dnncore.cuda.convolution.fft_tiles import SIZES, Correlation, Cut, correlation, cut_or_reason, frequencies
 from dnncore.cuda.convolution.locality import strided_seconds
-from dnncore.cuda.params import FLOATING, record
+from dnncore.cuda.params import record
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
-from dnncore.figures import DeviceFigures, Maths
+from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["ERROR_FACTOR", "FFT_TILING", "FftTiling"]
+__all__ = ["ERROR_FACTOR", "FFT_TILING", "FFT_TILING_3XTF32", "FftTiling"]
 
 ERROR_FACTOR = 1 + 4 * math.sqrt(3 * (math.log2(SIZES[-1] ** 2) + 2)) / 8
 """How much larger an error may be than the direct method's, relative to the largest magnitude of the output's plane.
@@ -52,12 +56,10 @@ _MOST_BYTES = 2**32
 
 # Of the estimate, fitted to 30 layers and directions of benchmarks/layers.py in fp32 on an H200, nearly all of which it meets
 # within 15 % [fp64: the same share]: what the launches take, in times from one kernel to the next; the rate of memory; that of
-# products, which is more than the device has because the fit counts some of their time as memory's. Launches of each further part
-# of a batch are counted, not fitted.
+# products is in `fft_products.py`. Launches of each further part of a batch are counted, not fitted.
 _LAUNCHES = 6
 _LAUNCHES_OF_A_PART = 3
 _OF_MEMORY_RATE = 0.2066
-_OF_RATE = 1.0761
 
 # Tiles go channel by channel through all images of a part. Where these lie pixel by pixel, a channel touches a sector of each.
 # Unless the second-level cache keeps them until the next channel [assumed: in half of it], each element costs memory so many bytes
@@ -73,23 +75,24 @@ class _Part:
 
     work: Correlation
     dtype: DType
+    by: Products
     a: Spectra
     b: Spectra
     c: Spectra
 
     @classmethod
-    def of(cls, whole: Correlation, dtype: DType, images: int) -> _Part:
+    def of(cls, whole: Correlation, dtype: DType, by: Products, images: int) -> _Part:
         """The first ones of the batch."""
         work = whole.part(images)
         a, b, c = (Spectra.of(operand, work.size, work.groups, dtype) for operand in (work.a, work.b, work.c))
-        return cls(work, dtype, a, b, c)
+        return cls(work, dtype, by, a, b, c)
 
     @classmethod
-    def largest(cls, whole: Correlation, dtype: DType, most_bytes: float) -> _Part:
+    def largest(cls, whole: Correlation, dtype: DType, by: Products, most_bytes: float) -> _Part:
         """Of the batch, halved as often as needed, the images whose spectra are no more bytes; at least one."""
-        part = cls.of(whole, dtype, whole.batch)
+        part = cls.of(whole, dtype, by, whole.batch)
         while part.work.batch > 1 and part.nbytes > most_bytes:
-            part = cls.of(whole, dtype, -(-part.work.batch // 2))
+            part = cls.of(whole, dtype, by, -(-part.work.batch // 2))
         return part
 
     @property
@@ -103,15 +106,20 @@ class _Part:
         b_begins = self.a.nbytes
         return {"a": Place(WORKSPACE), "b": Place(WORKSPACE, b_begins), "c": Place(WORKSPACE, b_begins + self.b.nbytes)}
 
+    @property
+    def shape(self) -> ProductShape:
+        """Of the products' kernels."""
+        return self.by.shape(self.dtype, self.work.c.slow)
+
     def seconds(self, figures: DeviceFigures) -> float:
         """Estimated time: the spectra through memory, the products in whole tiles, and elements that are far."""
-        work, shape = self.work, product_shape(self.dtype, self.work.c.slow)
+        work, shape = self.work, self.shape
         rows, columns = (
             -(-extent // unit) * unit for extent, unit in ((work.c.slow, shape.rows), (work.c.fast, shape.columns))
         )
         multiplications = 4 * frequencies(work.size) * work.groups * rows * columns * work.a.slow
         far = self.far_elements(figures) * _FAR_ELEMENT_BYTES / figures.bytes_per_second
-        return _seconds(self.nbytes, multiplications, self.dtype.compute, figures) + far
+        return _seconds(self.nbytes, multiplications, self.by.rate(self.dtype, figures), figures) + far
 
     def far_elements(self, figures: DeviceFigures) -> int:
         """Of images, those whose sectors the second-level cache has lost when the next channel meets them."""
@@ -151,7 +159,7 @@ class _Part:
 
     def products(self, places: Mapping[FieldPath, Place], *, accumulate: bool) -> Calls:
         """Those of all frequencies."""
-        work, shape = self.work, product_shape(self.dtype, self.work.c.slow)
+        work, shape = self.work, self.shape
         row_tiles, column_tiles = -(-work.c.slow // shape.rows), -(-self.a.pitch // shape.columns)
         params = record(
             PRODUCT_PARAMS,
@@ -165,12 +173,13 @@ class _Part:
             accumulate=accumulate,
         )
         blocks = frequencies(work.size) * work.groups * row_tiles * column_tiles
-        return kernel_call(product_unit(shape), blocks, shape.threads, params, places, blends=False)
+        return kernel_call(
+            shape.unit, blocks, shape.threads, params, places, blends=False, shared_bytes=shape.shared_bytes
+        )
 
 
-def _seconds(nbytes: int, multiplications: int, dtype: DType, figures: DeviceFigures) -> float:
-    """Estimated time of spectra of so many bytes, and of so many multiplications for their products."""
-    rate = figures.products_per_second(Maths.of(dtype)) * _OF_RATE
+def _seconds(nbytes: int, multiplications: int, rate: float, figures: DeviceFigures) -> float:
+    """Estimated time of spectra of so many bytes, and of so many multiplications at a rate for their products."""
     return nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE) + multiplications / rate
 
 
@@ -205,7 +214,9 @@ def _prepare(whole: Correlation, largest: _Part) -> Calls:
         for start in range(images, end, images):
             calls += from_image(start, following)
         if end < batch:
-            calls += from_image(end, of_part(_Part.of(whole, largest.dtype, batch - end), accumulate=adds_up))
+            calls += from_image(
+                end, of_part(_Part.of(whole, largest.dtype, largest.by, batch - end), accumulate=adds_up)
+            )
     return calls + largest.transforms("inverse", output, places) if adds_up else calls
 
 
@@ -219,15 +230,19 @@ class FftTiling(Bounded):
     every output of the tiles that it lies in, and of every tap of dw that its channel has.
 
     Args:
+        name: See `backend.Algorithm`.
+        by: How products of spectra are computed.
         of_many_bytes: Share of `_MANY_BYTES`, with more than which the batch is taken in parts.
     """
 
-    name: str = "fft_tiling"
+    name: str
+    by: Products
     of_many_bytes: float = 1.0
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What the spectra of images and filters take without gaps, once, and their products in tiles that are all full."""
-        cut = None if problem.x.dtype not in FLOATING else cut_or_reason(problem)
+        rate = self.by.rate(problem.x.dtype, figures) if problem.x.dtype in self.by.dtypes else 0.0
+        cut = cut_or_reason(problem) if rate else None
         if not isinstance(cut, Cut):
             return math.inf
         if problem.x.size == 0 or problem.outputs[0].size == 0:
@@ -235,22 +250,24 @@ class FftTiling(Bounded):
         (images, channels), (filters, group_channels) = problem.x.shape[:2], problem.w.shape[:2]
         tiles, pairs = images * math.prod(cut.tiles), filters * group_channels
         numbers = frequencies(cut.size) * (tiles * (channels + filters) + pairs)
-        dtype = problem.x.dtype.compute
-        least = _seconds(numbers * 2 * dtype.itemsize, 4 * frequencies(cut.size) * tiles * pairs, dtype, figures)
+        nbytes = numbers * 2 * problem.x.dtype.compute.itemsize
+        least = _seconds(nbytes, 4 * frequencies(cut.size) * tiles * pairs, rate, figures)
         return _seconds_beside(problem, figures) + least * (1 - 1e-9)  # for what rounding adds
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """For strides of 1 and filters that fit into a tile, unless a single image takes too much workspace."""
         dtype = problem.x.dtype
-        if dtype not in FLOATING:
-            return f"{dtype.value} is not transformed"
+        if dtype not in self.by.dtypes:
+            return f"{dtype.value} is not among what it transforms: {', '.join(each.value for each in self.by.dtypes)}"
+        if not self.by.rate(dtype, figures):
+            return f"a device of {figures.architecture} has no units for its products"
         cut = cut_or_reason(problem)
         if isinstance(cut, str):
             return cut
         if problem.outputs[0].size == 0:
             return Offer(figures.launch_seconds * _LAUNCHES, tuple, error_factor=ERROR_FACTOR)
         work = correlation(problem, cut)
-        largest = _Part.largest(work, dtype, _MANY_BYTES * self.of_many_bytes)
+        largest = _Part.largest(work, dtype, self.by, _MANY_BYTES * self.of_many_bytes)
         if largest.nbytes > _MOST_BYTES:
             return f"its spectra take {largest.nbytes} B; at most {_MOST_BYTES} B"
         parts = -(-work.batch // max(largest.work.batch, 1))
@@ -260,7 +277,8 @@ class FftTiling(Bounded):
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that it can launch."""
-        return units()
+        return (*tile_units(self.by.dtypes), *(shape.unit for shape in self.by.shapes))
 
 
-FFT_TILING = FftTiling()
+FFT_TILING = FftTiling("fft_tiling", IN_FULL_PRECISION)
+FFT_TILING_3XTF32 = FftTiling("fft_tiling_3xtf32", BY_TENSOR_CORES)

@@ -1,4 +1,4 @@
-"""The kernels of a convolution by Fourier transforms: parameters, units, and the spectra that they leave in the workspace."""
+"""The transforms of a convolution by Fourier transforms: parameters, units, and the spectra that they leave in the workspace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from dnncore.cuda.convolution.fft_tiles import SIZES, Operand, frequencies
 from dnncore.cuda.gemm import BLEND_AND_EPILOGUE
 from dnncore.cuda.params import (
     ADDRESS,
-    FLOATING,
-    FULL_PRECISION,
     SMALL_DIVISOR,
     c_type,
     record,
@@ -24,16 +22,12 @@ from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 
 __all__ = [
-    "PRODUCT_PARAMS",
-    "ProductShape",
     "Spectra",
-    "product_shape",
-    "product_unit",
     "shared_bytes",
     "tile_threads",
     "tile_unit",
+    "tile_units",
     "tiles_a_block",
-    "units",
 ]
 
 _TILE_PARAMS = struct(
@@ -60,89 +54,9 @@ _TILE_PARAMS = struct(
     ("spacing", SMALL_DIVISOR, 2),
     ("group_channels", "<i4"),
 )
-PRODUCT_PARAMS = struct(
-    ("a", ADDRESS),
-    ("b", ADDRESS),
-    ("c", ADDRESS),
-    ("rows", "<i4"),
-    ("row_pitch", "<i4"),
-    ("column_pitch", "<i4"),
-    ("depth", "<i4"),
-    ("row_tiles", "<i4"),
-    ("column_tiles", "<i4"),
-    ("conjugate", "<i4"),
-    ("accumulate", "<i4"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ProductShape:
-    """A variant of `dnncore::fft::Product`. Immutable.
-
-    Args:
-        dtype: Of the real and the imaginary parts.
-        warps: Rows and columns of warps per block.
-        sums: Rows and columns of sums per thread.
-        min_blocks: Blocks per multiprocessor that there are registers for.
-    """
-
-    dtype: DType
-    warps: tuple[int, int]
-    sums: tuple[int, int]
-    min_blocks: int
-
-    @property
-    def rows(self) -> int:
-        """Of a block's tile; a warp has 4 x 8 threads."""
-        return 4 * self.warps[0] * self.sums[0]
-
-    @property
-    def columns(self) -> int:
-        """Of a block's tile."""
-        return 8 * self.warps[1] * self.sums[1]
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return 32 * math.prod(self.warps)
-
-    @property
-    def entry(self) -> str:
-        """Of its unit."""
-        return f"fft_product_{c_type(self.dtype)}_{self.rows}x{self.columns}"
-
-
-_PRODUCT_SHAPES = {
-    DType.FLOAT32: (ProductShape(DType.FLOAT32, (1, 4), (4, 4), 5), ProductShape(DType.FLOAT32, (2, 2), (8, 4), 3)),
-    DType.FLOAT64: (ProductShape(DType.FLOAT64, (2, 2), (4, 4), 3),),
-}
-"""Tiles with few rows first: they are for the few channels of a net's first layer."""
-
-
-def product_shape(dtype: DType, rows: int) -> ProductShape:
-    """The lowest tile that holds all rows, or else the highest; not of the batch, which the columns may be."""
-    shapes = _PRODUCT_SHAPES[dtype.compute]
-    return next((shape for shape in shapes if rows <= shape.rows), shapes[-1])
-
 
 _MIN_TILE_BLOCKS = {16: 8, 32: 3}
 """Blocks per multiprocessor that there are registers for, by the tile's extent; of the large tiles shared memory holds no more."""
-
-
-def product_unit(shape: ProductShape) -> Unit:
-    """The products of one frequency and group after the other."""
-    arguments = ", ".join(str(number) for number in (*shape.warps, *shape.sums))
-    return Unit(
-        source=(
-            '#include "dnncore/convolution/fft_product.cuh"\n'
-            "using namespace dnncore;\n"
-            f"static_assert(sizeof(fft::ProductParams) == {PRODUCT_PARAMS.itemsize});\n"
-            f'extern "C" __global__ void __launch_bounds__({shape.threads}, {shape.min_blocks}) {shape.entry}'
-            "(const __grid_constant__ fft::ProductParams params) {\n"
-            f"  fft::product<{c_type(shape.dtype)}, {arguments}>(params);\n}}\n"
-        ),
-        entry=shape.entry,
-    )
 
 
 def tiles_a_block(dtype: DType) -> int:
@@ -241,9 +155,6 @@ class Spectra:
         )
 
 
-def units() -> tuple[Unit, ...]:
-    """Of every dtype, tile and way, and of every shape of the product."""
-    return (
-        *(tile_unit(way, dtype, size) for dtype in FLOATING for size in SIZES for way in ("forward", "inverse")),
-        *(product_unit(shape) for dtype in FULL_PRECISION for shape in _PRODUCT_SHAPES[dtype]),
-    )
+def tile_units(dtypes: tuple[DType, ...]) -> tuple[Unit, ...]:
+    """Of these dtypes, and of every tile and way."""
+    return tuple(tile_unit(way, dtype, size) for dtype in dtypes for size in SIZES for way in ("forward", "inverse"))

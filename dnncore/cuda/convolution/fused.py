@@ -6,10 +6,12 @@ and a second pass over y: a residual that is laid out otherwise, few channels.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.composed import COMPOSED, COMPOSED_IN_PLACE
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
-from dnncore.cuda.convolution.fft import FFT_TILING, FftTiling
+from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32, FftTiling
 from dnncore.cuda.convolution.finished import FinishedConvolution
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.fused_product import fused_product
@@ -35,7 +37,6 @@ _WGMMA: tuple[BoundedAnywhere, ...] = (
 
 _PLANES = Tf32Planes("implicit_gemm_3xtf32", _IMPLICIT_GEMM)
 
-_FFT_TILING = FinishedConvolution(FFT_TILING, reads_residuals=False)
 _STRIDE_1: tuple[CudaAlgorithm, ...] = (
     *_WGMMA,
     RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA),
@@ -50,15 +51,21 @@ _STRIDE_1: tuple[CudaAlgorithm, ...] = (
     FinishedConvolution(WINOGRAD_NONFUSED_2X2),
     FinishedConvolution(WINOGRAD),
     FinishedConvolution(WINOGRAD_4X4),
-    _FFT_TILING,
+    FinishedConvolution(FFT_TILING, reads_residuals=False),
+    FinishedConvolution(FFT_TILING_3XTF32, reads_residuals=False),
     COMPOSED_IN_PLACE,
     COMPOSED,
     FUSED_DIRECT,
 )
-# Phases lie beside the spectra. Without smaller parts GoogLeNet's first layer at batch 256 took half of the whole net's memory.
-_OVER_PHASES = tuple(
-    FinishedConvolution(FftTiling(of_many_bytes=0.5), reads_residuals=False) if each is _FFT_TILING else each
-    for each in _STRIDE_1
-)
+
+
+def _in_smaller_parts(algorithm: CudaAlgorithm) -> CudaAlgorithm:
+    """Phases lie beside the spectra; without this GoogLeNet's first layer at batch 256 took half of the whole net's memory."""
+    if isinstance(algorithm, FinishedConvolution) and isinstance(algorithm.algorithm, FftTiling):
+        return replace(algorithm, algorithm=replace(algorithm.algorithm, of_many_bytes=0.5))
+    return algorithm
+
+
+_OVER_PHASES = tuple(_in_smaller_parts(each) for each in _STRIDE_1)
 FUSED: tuple[CudaAlgorithm, ...] = (SpaceToDepth(_OVER_PHASES), *_STRIDE_1)
 """Of equal estimates the first is taken; the last supports everything that is legal."""

@@ -10,7 +10,7 @@ from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
 from dnncore.cuda.convolution.direct import DIRECT
 from dnncore.cuda.convolution.few_channels import DIRECT_FEW_CHANNELS
-from dnncore.cuda.convolution.fft import FFT_TILING
+from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32
 from dnncore.cuda.convolution.gemm import GEMM
 from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
@@ -21,6 +21,7 @@ from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
 from dnncore.cuda.convolution.tf32_backward_filter import Tf32BackwardFilter
 from dnncore.cuda.convolution.tf32_planes import Tf32Planes
+from dnncore.cuda.convolution.tf32_rows_backward_filter import Tf32RowsBackwardFilter
 from dnncore.cuda.convolution.thin import ThinConvolution
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_backward_data import WgmmaBackwardData
@@ -44,6 +45,7 @@ _OTHERS: tuple[CudaAlgorithm, ...] = (
     WINOGRAD,
     WINOGRAD_4X4,
     FFT_TILING,
+    FFT_TILING_3XTF32,
     GEMM,
     DIRECT,
 )
@@ -85,6 +87,7 @@ _STRIDE_1: dict[Direction, tuple[CudaAlgorithm, ...]] = {
         *_WGMMA[Direction.BACKWARD_FILTER],
         _TF32,
         _FILTER_OF_PLANES,
+        Tf32RowsBackwardFilter("implicit_gemm_3xtf32_rows"),
         MergedPlanes("implicit_gemm_3xtf32_merged", (_FILTER_OF_PLANES,)),
         _RELAID[Direction.BACKWARD_FILTER],
         *(each for each in _OTHERS if each not in (WINOGRAD, WINOGRAD_4X4)),

@@ -14,7 +14,8 @@
 //
 // With kProducts = 3 operands are not rounded but split into two of tf32, the nearest and what is left (3xTF32). Of their four products
 // the one of both rests, at most 2^-22 of the whole, is not computed. Tensor cores cut sums off where fp32 rounds them; so those of a
-// stage are added up by themselves, and then to the others by the units of fp32.
+// stage are added up by themselves, and then to the others by the units of fp32. Elements are split as if all were ordinary; where
+// sums say that some were not (infinities, NaNs), those of the stage are computed once more.
 #pragma once
 
 #include "dnncore/convolution/filter_feed.cuh"
@@ -28,6 +29,7 @@ using filter::Gradient;
 using filter::Params;
 using filter::Piece;
 using filter::SumParams;
+using tf32_split::OrdinarySplit;
 using tf32_split::Split;
 using wgmma::Position;
 using wgmma::Row;
@@ -169,8 +171,9 @@ private:
         if constexpr (kProducts == 1) {
           multiply(sums, shared, at.stage, thread);
         } else {
-          Sums of_stage{};
-          multiply(of_stage, shared, at.stage, thread);
+          Sums of_stage;
+          multiply_split<OrdinarySplit, kSteps>(of_stage, shared, at.stage, thread);
+          if (__any_sync(~0U, has_nan(of_stage))) multiply_split<Split, 1>(of_stage, shared, at.stage, thread);
           add(sums, of_stage);
         }
         __syncwarp();  // all lanes have read it
@@ -206,24 +209,80 @@ private:
 #pragma unroll
         for (int u = 0; u < kWarpSlabs * 2; ++u) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) multiply(sums[u][column][j], rows[u / 2].a[u % 2], columns.b[j]);
+          for (int j = 0; j < 4; ++j) {
+            multiply_add_tf32(sums[u][column][j], rows[u / 2].a[u % 2], columns.b[j][0], columns.b[j][1]);
+          }
         }
       }
     }
   }
 
-  // The compiler splits each element once.
-  static __device__ __forceinline__ void multiply(float (&sums)[4], const uint32 (&a)[4], const uint32 (&b)[2]) {
-    if constexpr (kProducts == 1) {
-      multiply_add_tf32(sums, a, b[0], b[1]);
-    } else {
-      const Split of_a[4] = {Split(a[0]), Split(a[1]), Split(a[2]), Split(a[3])}, of_b[2] = {Split(b[0]), Split(b[1])};
-      const uint32 nearest[4] = {of_a[0].nearest, of_a[1].nearest, of_a[2].nearest, of_a[3].nearest};
-      const uint32 rest[4] = {of_a[0].rest, of_a[1].rest, of_a[2].rest, of_a[3].rest};
-      multiply_add_tf32(sums, rest, of_b[0].nearest, of_b[1].nearest);
-      multiply_add_tf32(sums, nearest, of_b[0].rest, of_b[1].rest);
-      multiply_add_tf32(sums, nearest, of_b[0].nearest, of_b[1].nearest);
+  // Of a lane's fragments of an operand, both parts.
+  template <typename SplitElement, int kProductsOfIt, int kRegisters>
+  struct Parts {
+    uint32 nearest[kProductsOfIt][kRegisters], rest[kProductsOfIt][kRegisters];
+
+    __device__ __forceinline__ void set(int product, const uint32 (&elements)[kRegisters]) {
+#pragma unroll
+      for (int i = 0; i < kRegisters; ++i) {
+        const SplitElement split(elements[i]);
+        nearest[product][i] = split.nearest, rest[product][i] = split.rest;
+      }
     }
+  };
+
+  // The sums of a stage, of three products each. Those of the same sums wait for each other: here all others of the warp are between
+  // two, and most of them where the compiler is done.
+  template <typename SplitElement, int kUnrolled>
+  static __device__ __forceinline__ void multiply_split(Sums& sums, Shared& shared, int stage, int thread) {
+    const int warp = thread / 32;
+    const auto* const dy = &shared.dy[stage][warp / kAlong * kWarpSlabs];
+    const auto* const x = &shared.x[stage][warp % kAlong * kSlabs];
+#pragma unroll
+    for (int u = 0; u < kWarpSlabs * 2; ++u) {
+#pragma unroll
+      for (int i = 0; i < kSlabs * 16; ++i) (&sums[u][0][0][0])[i] = 0.0F;
+    }
+#pragma unroll kUnrolled
+    for (int step = 0; step < kSteps; ++step) {
+      Parts<SplitElement, kWarpSlabs * 2, 4> a;
+#pragma unroll
+      for (int slab = 0; slab < kWarpSlabs; ++slab) {
+        const Rows<Feed::kInPlanes> rows(dy[slab], step);
+#pragma unroll
+        for (int u = 0; u < 2; ++u) a.set(slab * 2 + u, rows.a[u]);
+      }
+#pragma unroll
+      for (int column = 0; column < kSlabs; ++column) {
+        const ColumnsOfX<Feed::kInPlanes> columns(x[column], step);
+        Parts<SplitElement, 4, 2> b;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) b.set(j, columns.b[j]);
+        multiply(sums, column, a.rest, b.nearest);
+        multiply(sums, column, a.nearest, b.rest);
+        multiply(sums, column, a.nearest, b.nearest);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void multiply(
+      Sums& sums, int column, const uint32 (&a)[kWarpSlabs * 2][4], const uint32 (&b)[4][2]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int u = 0; u < kWarpSlabs * 2; ++u) multiply_add_tf32(sums[u][column][j], a[u], b[j][0], b[j][1]);
+    }
+  }
+
+  // Whether an element was not ordinary. One of dy has made NaN of all sums of its filter, one of x of all of its column: those of one
+  // column and of one filter tell.
+  static __device__ __forceinline__ bool has_nan(const Sums& sums) {
+    float total = 0.0F;
+#pragma unroll
+    for (int u = 0; u < kWarpSlabs * 2; ++u) total += sums[u][0][0][0] + sums[u][0][0][2];
+#pragma unroll
+    for (int i = 0; i < kSlabs * 4; ++i) total += sums[0][i / 4][i % 4][0] + sums[0][i / 4][i % 4][1];
+    return isnan(total);
   }
 
   static __device__ __forceinline__ float4 fragment(const Sums& sums, int number) {

@@ -21,4 +21,15 @@ struct Split {
   }
 };
 
+// The same of an element that is ordinary, in three instructions instead of five. What is none is not asked for, and makes NaN of every
+// product it is in: `nearest` is then infinite or 0 and `rest` the opposite infinity or NaN.
+struct OrdinarySplit {
+  uint32 nearest;
+  uint32 rest;
+
+  __device__ __forceinline__ explicit OrdinarySplit(uint32 element)
+      : nearest((element + 0x1000U) & 0xffffe000U),
+        rest(__float_as_uint(__uint_as_float(element) - __uint_as_float(nearest))) {}
+};
+
 }  // namespace dnncore::tf32_split

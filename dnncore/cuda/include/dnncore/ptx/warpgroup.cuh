@@ -16,6 +16,12 @@ __device__ __forceinline__ void synchronize_warpgroup(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kWarpgroup) : "memory");
 }
 
+// The same for several warpgroups, wherever in the program they are.
+template <int kThreads>
+__device__ __forceinline__ void synchronize(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+
 // Registers per thread from here on, a multiple of 8: fewer than the kernel was compiled for, or more once others have left them.
 template <int kRegisters>
 __device__ __forceinline__ void leave_registers() {
