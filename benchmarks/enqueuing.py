@@ -210,7 +210,7 @@ def _halves(net: nn.Module, batch: int, layout: str) -> tuple[Callable[[], Any],
     """The forward and the backward of a step of a net on images [batch, 3, 224, 224]."""
     form = _FORMATS[layout]
     net = net.to("meta").to(memory_format=form).train()
-    # In 16 bits already: to cast it is one launch of PyTorch's, for which its meta device runs much Python.
+    # In 16 bits already: unless a chain casts it, that is one launch of PyTorch's, for which its meta device runs much Python.
     x = torch.empty(batch, 3, 224, 224, dtype=torch.float16, device="meta").to(memory_format=form)
     parameters = list(net.parameters())
 

@@ -23,7 +23,8 @@ def test_a_step_is_enqueued_without_a_device(layout: str, fuse: bool) -> None:
     before = driver.bindings
     (cost,) = cost_of_steps([dt.convert(_net(), fuse=fuse).model], 2, layout, steps=2, warm_up=1)
     tallies = tally_step(dt.convert(_net(), fuse=fuse).model, 2, layout)
-    assert cost.launches == sum(tally.launches for tally in tallies.values()) > 5
+    casts = int(fuse)  # images that are counted with are float32, and a chain casts them itself
+    assert cost.launches == sum(tally.launches for tally in tallies.values()) - casts > 5
     assert ("chain_forward" in tallies) == fuse
     assert cost.forward_ms >= 0
     assert cost.backward_ms >= 0
