@@ -151,3 +151,8 @@ def obedient_engines(folder: Path, models: dict[ModelKey, ServedModel]) -> tuple
     open_host = partial(ObedientHost, models=models, orders=Orders(folder))
     engines.tell(Assignment(open_host, "text", dict(models)))
     return engines, Orders(folder)
+
+
+def arenas_of(pid: int) -> int:
+    """How many arenas an engine's process has mapped."""
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:dnnserve-arena")

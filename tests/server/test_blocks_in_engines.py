@@ -30,7 +30,7 @@ from dnnserve.scheduling.entry import Limits
 
 from dnncore.nn import BATCH, Model, NetBuilder
 from tests.e2e.emulated import use_emulator
-from tests.server.engines import Orders, obedient_engines, toy_engines
+from tests.server.engines import Orders, arenas_of, obedient_engines, toy_engines
 from tests.server.fakes import PATIENCE_S, Inbox, block_of, make_rows, make_spec, outputs_of, wait_until
 from tests.server.serving import Client, connected_anew, infer_request, make_config, scores, status
 from tests.server.test_front_processes import fronts_of
@@ -258,11 +258,6 @@ def host_of(chain: Chain) -> ProcessHost:
     return host
 
 
-def arenas_of(chain: Chain) -> int:
-    """How many the engine has mapped."""
-    return Path(f"/proc/{host_of(chain).pid}/maps").read_text().count("memfd:dnnserve-arena")
-
-
 def lock_arena(chain: Chain, front: RemoteScheduler) -> int:
     """Have the engine's GPU read this front end's rows where they are, from the next request on; the bytes that it has read so."""
     before = chain.runners[0].input_bytes["arena"]
@@ -323,11 +318,11 @@ def test_what_a_gpu_reads_is_given_to_nobody_before_its_batch_has_ended_whoever_
     run_paused(gpu, front, 7.0)
     gpu.disconnect()
     assert not gpu.ports[0].arena.closed
-    assert arenas_of(gpu) == 1
+    assert arenas_of(host_of(gpu).pid) == 1
     gpu.orders.take_back("pause")
     wait_until(lambda: gpu.ports[0].arena.closed)
     lock_arena(gpu, gpu.connect())
-    wait_until(lambda: arenas_of(gpu) == 1)
+    wait_until(lambda: arenas_of(host_of(gpu).pid) == 1)
 
 
 @pytest.mark.cuda

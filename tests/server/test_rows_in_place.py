@@ -14,7 +14,7 @@ import pytest
 from dnnserve.engine import slot
 from dnnserve.engine.child import _Stager
 from dnnserve.engine.messages import Map, Run
-from dnnserve.engine.net import NetHost, NetInstance, Terms
+from dnnserve.engine.net import NetHost, NetInstance, ServedModel, Terms
 from dnnserve.engine.page_locks import PageLocks
 from dnnserve.engine.pipeline import LocalPipeline, Timing
 from dnnserve.engine.slot import Slot, joined
@@ -29,6 +29,7 @@ from dnncore.cuda.runtime import driver
 from dnncore.cuda.runtime.context import retained
 from dnncore.dtypes import DType
 from dnncore.errors import OutOfMemoryError
+from dnncore.nn import BATCH, Model, NetBuilder
 from dnncore.preprocessing import preset
 from tests.conftest import CUDA_DEVICES, DEVICES
 from tests.server.fakes import PATIENCE_S, FakeInstance, Lab, make_spec, run, wait_until
@@ -63,11 +64,11 @@ class Store:
         self._unlock = device.lock_pages(self.arena.bytes) if device is not None and device.info.name != "cpu" else None
         self._end = 0
 
-    def put(self, rows: np.ndarray) -> Held:
-        pixels = rows.dtype == np.uint8
-        layout = self._signature.layout(len(rows), pixels=pixels, wanted=(0,))
+    def put(self, *inputs: np.ndarray) -> Held:
+        pixels = inputs[0].dtype == np.uint8
+        layout = self._signature.layout(len(inputs[0]), pixels=pixels, wanted=(0,))
         block = Held(self.arena, self._end, layout, pixels=pixels)
-        block.fill([rows])
+        block.fill(inputs)
         self._end += -(-layout.nbytes // (1 << 16)) << 16
         return block
 
@@ -143,6 +144,7 @@ def test_pixels_beside_rows_are_normalised_into_the_slot_wherever_they_lie(some_
     one = Slot(np.zeros(Slot.nbytes(8, signature), np.uint8), 8, signature, preprocessing)
     filled = one.fill([store.put(pixels), store.put(rows)])
     assert (filled.rows, filled.pixels, [first for first, _ in filled.apart[0]]) == (5, False, [2])
+    assert (filled.slot_bytes, filled.apart_bytes) == (2 * 3 * 64 * 4, rows.nbytes)
     assert np.array_equal(one.inputs[0][:2], preprocessing.normalize(pixels))
     together = one.fill([store.put(pixels), store.put(pixels)])
     assert (together.rows, together.pixels, [first for first, _ in together.apart[0]]) == (4, True, [0, 2])
@@ -185,7 +187,39 @@ def test_answers_are_those_of_rows_that_were_copied(device: str, some_bytes: Non
         answers, timing = run_blocks(pipeline, [store.put(each) for each in batch])
         assert np.array_equal(answers, expected)
         assert timing.apart_bytes == apart_bytes
-        assert timing.slot_bytes + apart_bytes == sum(each.nbytes for each in batch)
+        row_bytes = 64 if all(each.dtype == np.uint8 for each in batch) else 256
+        assert timing.slot_bytes + apart_bytes == sum(map(len, batch)) * row_bytes
+    store.close()
+    host.close()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_of_several_inputs_each_is_read_where_its_own_rows_are(device: str, some_bytes: None) -> None:
+    net = NetBuilder("two")
+    small, large = net.input("small", (BATCH, 1, 2, 2)), net.input("large", (BATCH, 1, 8, 8))
+    parts = [net.inner_product(f"of_{name}", name, 3, bias=False) for name in (small, large)]
+    graph = net.build(net.plus("scores", *parts))
+    made = np.random.default_rng(7)
+    weights = {
+        name: made.normal(size=(3, n)).astype(np.float32)
+        for name, n in (("of_small.weight", 4), ("of_large.weight", 64))
+    }
+    host = NetHost(device, {KEY: ServedModel(Model(graph, weights), None)})
+    pipeline = host.load(KEY, 16)
+    instance = pipeline.instance
+    assert isinstance(instance, NetInstance)
+    store = Store(instance.signature, instance._handle.device)
+    brought = [[made.normal(size=(rows, 1, side, side)).astype(np.float32) for side in (2, 8)] for rows in (1, 9, 2)]
+    blocks = [store.put(*inputs) for inputs in brought]
+    answers, timing = run_blocks(pipeline, blocks)
+    assert (timing.slot_bytes, timing.apart_bytes) == (3 * 16, 9 * 16 + 12 * 256)
+    store.arena.page_locked = False
+    copied, timing = run_blocks(pipeline, blocks)
+    assert (timing.slot_bytes, timing.apart_bytes) == (12 * (16 + 256), 0)
+    assert np.array_equal(answers, copied)
+    whole = [np.concatenate(each).reshape(12, -1) for each in zip(*brought, strict=True)]
+    expected = sum(rows @ weight.T for rows, weight in zip(whole, weights.values(), strict=True))
+    np.testing.assert_allclose(answers, expected, rtol=1e-4, atol=1e-4)
     store.close()
     host.close()
 

@@ -43,7 +43,7 @@ class Filled(NamedTuple):
         rows: How many.
         pixels: Whether those in the slot are in `Slot.pixels`, and the others are pixels too.
         apart: Those of each input that are elsewhere, in order; the slot has room for them, and nothing in it.
-        slot_bytes: What was copied into the slot.
+        slot_bytes: What was copied into the slot, as it is there.
     """
 
     rows: int
@@ -128,8 +128,9 @@ class Slot:
                 if page_locked and may_stay(rows.nbytes) and rows.dtype == target.dtype:
                     apart[-1].append(Apart(position, rows))
                 else:
-                    copies.append((target[position:end], rows))
-                    nbytes += rows.nbytes
+                    place = target[position:end]
+                    copies.append((place, rows))
+                    nbytes += place.nbytes  # pixels beside rows become four times as many
                 position = end
         half = len(copies) // 2
         if copiers is None or not half or nbytes < _LARGE_BYTES:
