@@ -409,7 +409,7 @@ class Device(Protocol):
         """Let copies to and from memory that is there already be as those of `host_buffer`.
 
         Args:
-            array: uint8, contiguous, of whole pages, as `mmap` gives them; kept until they are unlocked.
+            array: uint8, contiguous, on pages of its own, as `mmap` gives them; kept until they are unlocked.
 
         Returns:
             What waits for the device's work and undoes it, in any thread. A second call does nothing.

@@ -190,7 +190,7 @@ def lock_pages(context: Context, array: np.ndarray) -> Callable[[], None]:
 
     Args:
         context: Of the device that copies.
-        array: uint8, contiguous, of whole pages, as `mmap` gives them; kept until they are unlocked.
+        array: uint8, contiguous, on pages of its own, as `mmap` gives them; kept until they are unlocked.
 
     Returns:
         Waits for everything that the device was given, and unlocks; for any thread. A second call does nothing.

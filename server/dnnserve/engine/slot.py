@@ -20,8 +20,8 @@ __all__ = ["Apart", "Filled", "Slot", "joined", "may_stay"]
 _LARGE_BYTES = 1 << 20
 
 _APART_BYTES = 64 << 10
-"""From which on rows are left where they are. Each such block is a copy of its own for the driver, which takes a thread 5 us or so,
-in which it would have copied 30 KB; and small copies do not use the bus well."""
+"""From which on rows are left where they are. Each such block is a copy of its own for the driver, which takes a thread 3.6 us on
+the host of an H200, in which it would have copied 37 KB; and small copies do not use the bus well."""
 
 
 class Apart(NamedTuple):
