@@ -42,7 +42,7 @@ from dnnserve.catalog import ModelSpec
 from dnnserve.config import ServerConfig
 from dnnserve.engine.host import Fresh, Host
 from dnnserve.engine.pipeline import LocalPipeline
-from dnnserve.engine.slot import Slot
+from dnnserve.engine.slot import Apart, Slot
 from dnnserve.envelope import ModelKey
 from dnnserve.garbage import collect_seldom
 from dnnserve.signature import Signature, TensorSpec
@@ -156,7 +156,14 @@ class FreeInstance:
         self._outputs = np.zeros((max_batch_rows, CLASSES), np.float32)
         self._begun: deque[int] = deque()
 
-    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:  # noqa: ARG002 - as the Protocol has it
+    def begin(
+        self,
+        slot: int,  # noqa: ARG002 - as the Protocol has it; so the rest
+        rows: int,
+        pixels: bool,  # noqa: ARG002
+        wanted: Sequence[int],  # noqa: ARG002
+        apart: Sequence[Sequence[Apart]] = (),  # noqa: ARG002
+    ) -> None:
         """Remember how many."""
         self._begun.append(rows)
 

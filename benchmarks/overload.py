@@ -39,7 +39,7 @@ from dnnserve.config import ServerConfig
 from dnnserve.engine.messages import Assignment
 from dnnserve.engine.pipeline import LocalPipeline
 from dnnserve.engine.process import EngineProcesses
-from dnnserve.engine.slot import Slot
+from dnnserve.engine.slot import Apart, Slot
 from dnnserve.envelope import ModelKey
 from dnnserve.garbage import collect_seldom
 
@@ -170,9 +170,11 @@ class SlowInstance(FreeInstance):
         memory = [np.zeros(nbytes, np.uint8) for _ in range(SLOTS)]
         self.slots = tuple(Slot(each, max_batch_rows, spec.signature, spec.preprocessing) for each in memory)
 
-    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
+    def begin(
+        self, slot: int, rows: int, pixels: bool, wanted: Sequence[int], apart: Sequence[Sequence[Apart]] = ()
+    ) -> None:
         """Put a batch behind those that have not ended: as on a GPU, it begins when they end, whoever hears of that late."""
-        super().begin(slot, rows, pixels, wanted)
+        super().begin(slot, rows, pixels, wanted, apart)
         self._free_s = max(self._free_s, time.perf_counter()) + self._shape.base_s + rows * self._shape.row_s
         self._due_s.append(self._free_s)
 

@@ -69,6 +69,7 @@ class Result:
             server's own process counts as the scheduler's.
         p50_ms, p99_ms: From sending to answer, of the first client process.
         failed: Requests.
+        in_place: Of the images' bytes, the part that devices read where front ends had put them.
     """
 
     front_ends: int
@@ -85,6 +86,7 @@ class Result:
     p50_ms: float
     p99_ms: float
     failed: int
+    in_place: float
 
 
 def package(net: str) -> Package:
@@ -121,9 +123,11 @@ def drive(
     time.sleep(WARM_UP_S + options.seconds / 4)
     pids = [client.pid for client in clients]
     before, began, used_before = _counters(server), time.monotonic(), _processor_ns(server, pids)
+    read_before = _input_bytes(server)
     time.sleep(options.seconds / 2)
     after, elapsed, used_after = _counters(server), time.monotonic() - began, _processor_ns(server, pids)
     reports = [json.loads(client.communicate()[0]) for client in clients]
+    read = {place: nbytes - read_before[place] for place, nbytes in _input_bytes(server).items()}
     images, batches, busy = (b - a for a, b in zip(before, after, strict=True))
     used = {group: used_after[group] - ns for group, ns in used_before.items()}
     return Result(
@@ -141,6 +145,7 @@ def drive(
         round(reports[0]["p50_ms"], 2),
         round(reports[0]["p99_ms"], 2),
         sum(report["failed"] for report in reports),
+        round(read["arena"] / max(sum(read.values()), 1), 3),
     )
 
 
@@ -149,6 +154,14 @@ def _counters(server: RunningServer) -> tuple[float, float, float]:
     names = ("dnnserve_batch_rows_sum", "dnnserve_batch_rows_count", "dnnserve_device_busy_seconds_total")
     images, batches, busy = (sum(server.counters(name).values()) for name in names)
     return images, batches, busy
+
+
+def _input_bytes(server: RunningServer) -> dict[str, float]:
+    """Bytes of images that all devices have read, by place."""
+    places = {"arena": 0.0, "slot": 0.0}
+    for labels, nbytes in server.counters("dnnserve_device_input_bytes_total").items():
+        places[dict(labels)["place"]] += nbytes
+    return places
 
 
 def _processor_ns(server: RunningServer, clients: Sequence[int]) -> dict[str, int]:

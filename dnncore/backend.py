@@ -413,6 +413,22 @@ class Device(Protocol):
         """Host memory (uint8) that copies fastest to and from this device; page-locked on CUDA, freed with its last view."""
         ...
 
+    def lock_pages(self, array: np.ndarray) -> Callable[[], None]:
+        """Let copies to and from memory that is there already be as those of `host_buffer`.
+
+        Args:
+            array: uint8, contiguous, on pages of its own, as `mmap` gives them; kept until they are unlocked.
+
+        Returns:
+            What waits for the device's work and undoes it, in any thread. A second call does nothing.
+
+        Raises:
+            NotSupportedError: copies of this kind of device are the processor's.
+            OutOfMemoryError: the host has no room that it may lock.
+            DeviceError: the driver does not lock such memory.
+        """
+        ...
+
     def create_stream(self) -> Stream:
         """Open a queue of its own."""
         ...
@@ -431,6 +447,12 @@ class Device(Protocol):
 
     def copy_to_device(self, stream: Stream, destination: Address, source: np.ndarray) -> None:
         """Enqueue a copy of a contiguous host array; `source` must stay unchanged until the stream has passed it."""
+        ...
+
+    def gather_to_device(self, stream: Stream, destination: Address, sources: Sequence[np.ndarray]) -> None:
+        """Enqueue copies of contiguous host arrays, one behind the other; the caller keeps these, unchanged, until the stream has
+        passed them, where `copy_to_device` keeps its array itself.
+        """
         ...
 
     def copy_to_host(self, stream: Stream, destination: np.ndarray, source: Address) -> None:

@@ -31,7 +31,7 @@ class Panel:
     Args:
         title: What it shows.
         description: How it is read, and what to do when it looks bad.
-        unit: Grafana's identifier: s, reqps, percentunit, short, bytes.
+        unit: Grafana's identifier: s, reqps, percentunit, short, bytes, Bps.
         queries: (PromQL, legend) of each group of lines.
     """
 
@@ -130,6 +130,18 @@ SECTIONS: dict[str, tuple[Panel, ...]] = {
             "The share of its time that a device spends on batches.",
             "percentunit",
             ((f"rate(dnnserve_device_busy_seconds_total{{{_JOB}}}[$__rate_interval])", "{{device}} {{instance}}"),),
+        ),
+        Panel(
+            "Rows read",
+            "From the arenas of front ends, where GPUs read what is large, or from a slot that rows were copied into before. "
+            "Only slots for large images on a GPU: the log says why its driver refuses.",
+            "Bps",
+            (
+                (
+                    f"rate(dnnserve_device_input_bytes_total{{{_JOB}}}[$__rate_interval])",
+                    "{{place}} {{device}} {{instance}}",
+                ),
+            ),
         ),
         Panel(
             "In service",

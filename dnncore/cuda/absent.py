@@ -132,6 +132,10 @@ class AbsentDevice:
         """Memory of the host."""
         return np.empty(nbytes, np.uint8)
 
+    def lock_pages(self, array: np.ndarray) -> Callable[[], None]:
+        """Refuse."""
+        _refuse(f"page-locked memory of {array.nbytes} B")
+
     def create_stream(self) -> Stream:
         """A queue that takes nothing."""
         return _AbsentStream()
@@ -147,6 +151,10 @@ class AbsentDevice:
     def copy_to_device(self, stream: Stream, destination: Address, source: np.ndarray) -> None:  # noqa: ARG002
         """Refuse."""
         _refuse(f"a copy of {source.nbytes} B")
+
+    def gather_to_device(self, stream: Stream, destination: Address, sources: Sequence[np.ndarray]) -> None:  # noqa: ARG002
+        """Refuse."""
+        _refuse(f"a copy of {sum(source.nbytes for source in sources)} B")
 
     def copy_to_host(self, stream: Stream, destination: np.ndarray, source: Address) -> None:  # noqa: ARG002
         """Refuse."""

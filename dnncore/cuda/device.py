@@ -17,7 +17,7 @@ from dnncore.cuda.runtime import driver, kernels
 from dnncore.cuda.runtime.binder import bind, wire
 from dnncore.cuda.runtime.context import Context, retained
 from dnncore.cuda.runtime.graph import CudaGraph
-from dnncore.cuda.runtime.memory import CudaMemory, host_buffer
+from dnncore.cuda.runtime.memory import CudaMemory, host_buffer, lock_pages
 from dnncore.cuda.runtime.owner import Owner
 from dnncore.cuda.runtime.replays import Replays
 from dnncore.cuda.runtime.stream import CudaStream
@@ -217,6 +217,16 @@ class CudaDevice:
         self._check()
         return host_buffer(self._context, nbytes)
 
+    def lock_pages(self, array: np.ndarray) -> Callable[[], None]:
+        """Page-lock memory that is there already; what is returned waits for the device and unlocks it.
+
+        Raises:
+            OutOfMemoryError: the host has no room that it may lock.
+            DeviceError: the driver does not lock such memory.
+        """
+        self._check()
+        return lock_pages(self._context, array)
+
     def create_stream(self) -> CudaStream:
         """Open a queue of its own."""
         self._check()
@@ -243,6 +253,15 @@ class CudaDevice:
             with self._context:
                 driver.copy(queue, destination, source, source.nbytes)
 
+    def gather_to_device(self, stream: Stream, destination: Address, sources: Sequence[np.ndarray]) -> None:
+        """Enqueue copies of contiguous host arrays, one behind the other; the caller keeps these until the stream is past them."""
+        assert isinstance(stream, CudaStream)
+        for source in sources:
+            _check_contiguous(source)
+        queue = stream.handle
+        with self._context:
+            driver.gather(queue, destination, sources)
+
     def copy_to_host(self, stream: Stream, destination: np.ndarray, source: Address) -> None:
         """Enqueue a copy into a contiguous host array, which is valid once the stream has passed it."""
         assert isinstance(stream, CudaStream)
@@ -259,8 +278,7 @@ class CudaDevice:
                 driver.copy(stream.handle, destination, source, nbytes)
 
     def _queue_for_copy(self, stream: CudaStream, array: np.ndarray) -> int:
-        if not array.flags.c_contiguous:
-            raise BadParamError(f"a host array of strides {array.strides} bytes is not contiguous; copy it first")
+        _check_contiguous(array)
         queue = stream.handle
         stream.keep(array)
         return queue
@@ -285,3 +303,8 @@ class CudaDevice:
         """Give graphs back, from whichever thread, for an owner that has ended."""
         for graph in list(self._graphs):
             graph.abandon()
+
+
+def _check_contiguous(array: np.ndarray) -> None:
+    if not array.flags.c_contiguous:
+        raise BadParamError(f"a host array of strides {array.strides} bytes is not contiguous; copy it first")

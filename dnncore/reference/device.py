@@ -13,7 +13,7 @@ import numpy as np
 from dnncore import figures
 from dnncore.backend import Address, Algorithm, Bound, DeviceInfo, Enqueue, Launch, Stream, Wired
 from dnncore.dlpack import CPU, Borrowed
-from dnncore.errors import BadParamError
+from dnncore.errors import BadParamError, NotSupportedError
 from dnncore.figures import DeviceFigures
 from dnncore.measured import MeasuredChoices
 from dnncore.problems import (
@@ -242,6 +242,14 @@ class ReferenceDevice:
         """Ordinary host memory, uint8 [nbytes]."""
         return np.empty(nbytes, np.uint8)
 
+    def lock_pages(self, array: np.ndarray) -> Callable[[], None]:
+        """Refuse.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        raise NotSupportedError(f"{array.nbytes} B cannot be page-locked for cpu, whose copies are the processor's own")
+
     def create_stream(self) -> ReferenceStream:
         """A stream that runs things at once."""
         return ReferenceStream()
@@ -262,6 +270,12 @@ class ReferenceDevice:
         """Copy now."""
         data = _bytes_of(source)
         destination[: data.size] = data
+
+    def gather_to_device(self, stream: Stream, destination: np.ndarray, sources: Sequence[np.ndarray]) -> None:
+        """Copy now."""
+        for source in sources:
+            self.copy_to_device(stream, destination, source)
+            destination = destination[source.nbytes :]
 
     def copy_to_host(self, stream: Stream, destination: np.ndarray, source: np.ndarray) -> None:  # noqa: ARG002
         """Copy now."""

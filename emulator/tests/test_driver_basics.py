@@ -8,12 +8,12 @@ import threading
 import numpy as np
 import pytest
 
-from emulator.tests.driver_api import Cuda, CudaError, image, needs_driver, session
+from emulator.tests.driver_api import Cuda, CudaError, Gate, image, needs_driver, session
 
 pytestmark = needs_driver
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, INVALID_CONTEXT, CONTEXT_IS_DESTROYED = 1, 2, 3, 201, 709
-INVALID_HANDLE, NOT_FOUND, NOT_SUPPORTED = 400, 500, 801
+INVALID_HANDLE, NOT_FOUND, NOT_REGISTERED, NOT_SUPPORTED = 400, 500, 713, 801
 
 
 def test_device() -> None:
@@ -187,6 +187,22 @@ def test_pageable_memory_is_read_at_the_call() -> None:
         values[:] = 5  # too late
         s.cuda.cuStreamSynchronize(stream)
         assert s.floats(target, 4) == [1.0] * 4
+
+
+def test_registered_memory_is_read_when_the_stream_comes_to_it_and_stays_registered_until_then() -> None:
+    with session() as s:
+        values, target, stream = np.ones(4, np.float32), s.ones(4), s.stream()
+        s.cuda.cuMemHostRegister(values.ctypes.data, 16, 0)
+        gate = Gate(s.cuda, stream)
+        s.cuda.cuMemcpyHtoDAsync(target, values.ctypes.data, 16, stream)
+        values[:] = 5  # in time
+        opening = threading.Timer(0.1, gate.open)
+        opening.start()
+        s.cuda.cuMemHostUnregister(values.ctypes.data)  # waits
+        values[:] = 7  # too late
+        assert s.floats(target, 4) == [5.0] * 4
+        assert s.cuda.code("cuMemHostUnregister", values.ctypes.data) == NOT_REGISTERED
+        opening.join()
 
 
 def test_pointer_attributes() -> None:

@@ -132,7 +132,8 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=256,
         metavar="MIB",
-        help="memory that each such process shares with the server, for requests that wait or run",
+        help="memory that each such process shares with the server, for requests that wait or run; all of it is taken where GPUs "
+        "read large rows there",
     )
     net.add_argument(
         "--front-end",

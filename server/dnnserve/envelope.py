@@ -79,6 +79,11 @@ class Block(Protocol):
         """Where other processes find it: the arena, and the offset of an `ArenaBlock`; None: in this process alone."""
         ...
 
+    @property
+    def page_locked(self) -> bool:
+        """Whether the device of this process copies the rows from where they are beside the processor, until it lets go of them."""
+        ...
+
     def read(self) -> Sequence[np.ndarray]:
         """Views of the rows of each input."""
         ...
@@ -116,6 +121,7 @@ class OwnBlock:
     __slots__ = ("_rows", "outputs", "pixels", "wanted")
 
     place = None
+    page_locked = False
 
     def __init__(self, rows: Sequence[np.ndarray], *, pixels: bool = False, wanted: tuple[int, ...] = (0,)) -> None:
         self._rows = rows

@@ -270,6 +270,11 @@ class StateCollector:
         busy = CounterMetricFamily(
             "dnnserve_device_busy_seconds", "Time that the device spent on batches", labels=("device",)
         )
+        inputs = CounterMetricFamily(
+            "dnnserve_device_input_bytes",
+            "Bytes of rows that the device read: in the arena of a front end, or in a slot that they had been copied into",
+            labels=("device", "place"),
+        )
         healthy = GaugeMetricFamily("dnnserve_device_healthy", "1: the device takes batches", labels=("device",))
         restarts = CounterMetricFamily(
             "dnnserve_device_restarts", "How often the device was lost and opened again", labels=("device",)
@@ -277,9 +282,12 @@ class StateCollector:
         devices = self._scheduler.healthy_devices
         for runner in self._runners:
             busy.add_metric((runner.label,), runner.busy_seconds)
+            for place, nbytes in runner.input_bytes.items():
+                inputs.add_metric((runner.label, place), nbytes)
             healthy.add_metric((runner.label,), runner.label in devices)
             restarts.add_metric((runner.label,), runner.restarts)
         yield busy
+        yield inputs
         yield restarts
         yield healthy
         repeats = CounterMetricFamily(

@@ -67,12 +67,14 @@ class Layout(NamedTuple):
         inputs: In the order of the signature.
         outputs: Behind them, those that are wanted, by their numbers in the signature.
         nbytes: Of all.
+        largest_input_bytes: Of the input that has the most.
     """
 
     rows: int
     inputs: Sequence[Place]
     outputs: Mapping[int, Place]
     nbytes: int
+    largest_input_bytes: int
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,11 @@ class Signature:
         """Of a request of so many rows, which wants outputs of these numbers; each is found out once."""
         layout = self._layouts.get((rows, pixels, wanted))
         if layout is None:
-            inputs, end = _places(self.read(pixels=pixels), rows, 0)
+            read = self.read(pixels=pixels)
+            inputs, end = _places(read, rows, 0)
             outputs, end = _places([self.outputs[number] for number in wanted], rows, end)
-            layout = Layout(rows, inputs, dict(zip(wanted, outputs, strict=True)), end)
+            largest = max(rows * math.prod(each.shape) * each.dtype.itemsize for each in read)
+            layout = Layout(rows, inputs, dict(zip(wanted, outputs, strict=True)), end, largest)
             if len(self._layouts) >= _KEPT_LAYOUTS:
                 self._layouts.clear()
             self._layouts[rows, pixels, wanted] = layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -39,7 +40,7 @@ FILL_PARAMS = np.dtype([("out", "<u8"), ("value", "<f4"), ("padding", "<i4")])
 
 # What a process of its own runs first: the driver that this one has, and a device.
 PRELUDE = """
-import ctypes, os, threading
+import ctypes, mmap, os, threading
 import numpy as np
 if os.environ.get("DNN_EMU_LIB"):
     ctypes.CDLL(os.environ["DNN_EMU_LIB"])
@@ -133,6 +134,26 @@ class TestDevice:
         with pytest.raises(BadParamError, match="not contiguous"):
             gpu.copy_to_device(stream, memory.at(0), np.zeros((4, 4), np.float32)[:, ::2])
 
+    def test_arrays_are_copied_one_behind_the_other(self, gpu: CudaDevice) -> None:
+        made = np.random.default_rng(1)
+        parts = [made.integers(0, 256, (rows, 3), np.uint8) for rows in (4, 0, 1, 7)]
+        memory, stream, back = gpu.allocate(36), gpu.create_stream(), np.zeros((12, 3), np.uint8)
+        gpu.gather_to_device(stream, memory.at(0), parts)
+        gpu.copy_to_host(stream, back, memory.at(0))
+        stream.synchronize()
+        assert np.array_equal(back, np.concatenate(parts))
+        with pytest.raises(BadParamError, match="not contiguous"):
+            gpu.gather_to_device(stream, memory.at(0), [parts[0], parts[3][:, :2]])
+
+    def test_pages_are_locked_once_and_unlocked_once(self, gpu: CudaDevice) -> None:
+        pages = np.frombuffer(mmap.mmap(-1, 1 << 16), np.uint8)
+        unlock = gpu.lock_pages(pages)
+        with pytest.raises(DeviceError, match="ALREADY_REGISTERED"):
+            gpu.lock_pages(pages)
+        unlock()
+        unlock()
+        gpu.lock_pages(pages)()
+
     def test_an_offset_outside_a_block_is_refused(self, gpu: CudaDevice) -> None:
         with pytest.raises(BadParamError, match="65 B lies outside a block of 64 B"):
             gpu.allocate(64).at(65)
@@ -208,6 +229,7 @@ class TestOwner:
             lambda: gpu.allocate(64),
             gpu.create_stream,
             lambda: gpu.host_buffer(64),
+            lambda: gpu.lock_pages(np.zeros(4096, np.uint8)),
             gpu.close,
         ]
         for use in uses:
@@ -292,6 +314,8 @@ def work():
     stream, memory, buffer = gpu.create_stream(), gpu.allocate(4096), gpu.host_buffer(4096)
     launch(gpu, stream, FILL, 1, 32, fill_params(memory.at(0), 1))
     gpu.copy_to_host(stream, buffer, memory.at(0))
+    pages = np.frombuffer(mmap.mmap(-1, 4096), np.uint8)
+    gpu.lock_pages(pages)
     kept.append((gpu, stream, memory, buffer))
 threads = [threading.Thread(target=work) for _ in range(3)]
 for thread in threads: thread.start()

@@ -1,4 +1,4 @@
-"""Engine processes with a fake device: what it computes is known, and it pauses, dies and takes note as files in a folder say."""
+"""Engine processes, of a fake device whose results are known or of a real one, that pause, die and take note as files say."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from dnnserve.engine.host import Host
 from dnnserve.engine.messages import Assignment
-from dnnserve.engine.pipeline import LocalPipeline
+from dnnserve.engine.net import NetHost, ServedModel, Terms
+from dnnserve.engine.pipeline import LocalPipeline, Timing
 from dnnserve.engine.process import EngineProcesses
-from dnnserve.engine.slot import Slot
+from dnnserve.engine.slot import Apart, Slot
 from dnnserve.envelope import Block, ModelKey
 
 from dnncore.errors import OutOfMemoryError
@@ -53,6 +54,11 @@ class _Pipeline(LocalPipeline):
         super().stage(batch, copiers)
         self._orders.give("staged")
 
+    def finish(self) -> Timing:
+        while self._orders.given("pause"):
+            time.sleep(0.005)
+        return super().finish()
+
     def deliver(self) -> None:
         super().deliver()
         if self._orders.given("die"):
@@ -73,13 +79,14 @@ class _Instance:
         self._orders = orders
         self._begun: list[np.ndarray] = []
 
-    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
+    def begin(
+        self, slot: int, rows: int, pixels: bool, wanted: Sequence[int], apart: Sequence[Sequence[Apart]] = ()
+    ) -> None:
+        assert not any(apart), "memory that this device has not locked"
         (filled,) = self.slots[slot].read(pixels=pixels)
         self._begun.append(filled[:rows])
 
     def finish(self) -> Mapping[int, np.ndarray]:
-        while self._orders.given("pause"):
-            time.sleep(0.005)
         rows = self._begun.pop(0)
         if self._orders.given("full"):
             raise OutOfMemoryError("no room")
@@ -125,3 +132,27 @@ def toy_engines(folder: Path) -> tuple[EngineProcesses, Orders]:
     engines = EngineProcesses()
     engines.tell(Assignment(partial(ToyHost, orders=Orders(folder)), "text"))
     return engines, Orders(folder)
+
+
+class ObedientHost(NetHost):
+    """A device that computes what it is given."""
+
+    def __init__(self, device: str, models: Mapping[ModelKey, ServedModel], orders: Orders) -> None:
+        super().__init__(device, models, terms=Terms(num_slots=3))
+        self._orders = orders
+
+    def load(self, model: ModelKey, max_batch_rows: int) -> LocalPipeline:
+        return _Pipeline(super().load(model, max_batch_rows).instance, self._orders)
+
+
+def obedient_engines(folder: Path, models: dict[ModelKey, ServedModel]) -> tuple[EngineProcesses, Orders]:
+    """Processes of real devices that obey the orders in a folder."""
+    engines = EngineProcesses()
+    open_host = partial(ObedientHost, models=models, orders=Orders(folder))
+    engines.tell(Assignment(open_host, "text", dict(models)))
+    return engines, Orders(folder)
+
+
+def arenas_of(pid: int) -> int:
+    """How many arenas an engine's process has mapped."""
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:dnnserve-arena")

@@ -14,7 +14,7 @@ import numpy as np
 from dnnserve.catalog import ModelSpec
 from dnnserve.engine.host import Fresh
 from dnnserve.engine.pipeline import LocalPipeline, Pipeline
-from dnnserve.engine.slot import Slot
+from dnnserve.engine.slot import Apart, Slot
 from dnnserve.envelope import Completion, InferenceRequest, ModelKey, OwnBlock
 from dnnserve.signature import Signature, TensorSpec
 
@@ -288,7 +288,10 @@ class FakeInstance:
         memory = np.zeros(Slot.nbytes(rows, spec.signature), np.uint8)
         return Slot(memory, rows, spec.signature, spec.preprocessing)
 
-    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
+    def begin(
+        self, slot: int, rows: int, pixels: bool, wanted: Sequence[int], apart: Sequence[Sequence[Apart]] = ()
+    ) -> None:
+        assert not any(apart), "memory that this device has not locked"
         assert threading.get_ident() == self._thread
         assert rows <= self.max_batch_rows
         self._lab.began(self._device)

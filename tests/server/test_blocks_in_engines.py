@@ -13,10 +13,13 @@ import grpc
 import numpy as np
 import pytest
 from dnnserve.app import Server
+from dnnserve.catalog import ModelSpec
 from dnnserve.channel.port import Port
 from dnnserve.channel.remote import RemoteScheduler
+from dnnserve.engine.net import ServedModel, signature_of
+from dnnserve.engine.process import EngineProcesses, ProcessHost
 from dnnserve.engine.runner import Runner
-from dnnserve.envelope import Answer, InferenceRequest
+from dnnserve.envelope import Answer, InferenceRequest, ModelKey
 from dnnserve.errors import RequestCancelledError
 from dnnserve.processes.arena import Arena
 from dnnserve.processes.link import Link
@@ -25,7 +28,9 @@ from dnnserve.processes.restarts import Restarts
 from dnnserve.scheduler import Scheduler
 from dnnserve.scheduling.entry import Limits
 
-from tests.server.engines import toy_engines
+from dnncore.nn import BATCH, Model, NetBuilder
+from tests.e2e.emulated import use_emulator
+from tests.server.engines import Orders, arenas_of, obedient_engines, toy_engines
 from tests.server.fakes import PATIENCE_S, Inbox, block_of, make_rows, make_spec, outputs_of, wait_until
 from tests.server.serving import Client, connected_anew, infer_request, make_config, scores, status
 from tests.server.test_front_processes import fronts_of
@@ -34,22 +39,40 @@ SPEC = make_spec()
 
 
 class Chain:
-    """Front ends' ends of the channel, the scheduler, and engine processes."""
+    """Front ends' ends of the channel, the scheduler, and engine processes.
 
-    def __init__(self, folder: Path, devices: int = 1) -> None:
-        self.engines, self.orders = toy_engines(folder)
+    Args:
+        folder: Of the orders for the engines.
+        devices: How many engines there are.
+        device: What they open.
+        spec: The model that they run.
+        engines: Them, and their orders; None: toys.
+        arena_bytes: Of each front end.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        devices: int = 1,
+        device: str = "cpu",
+        spec: ModelSpec = SPEC,
+        engines: tuple[EngineProcesses, Orders] | None = None,
+        arena_bytes: int = 1 << 16,
+    ) -> None:
+        self.engines, self.orders = engines or toy_engines(folder)
         self.scheduler, self.inbox = Scheduler(), Inbox()
         self.scheduler.start()
-        models = {SPEC.key: SPEC.max_batch_rows}
+        self._spec, self._arena_bytes = spec, arena_bytes
+        models = {spec.key: spec.max_batch_rows}
         self.runners = [
-            Runner(f"cpu#{number}", "cpu", models, self.engines, self.scheduler, restarts=Restarts(first_s=0.0))
+            Runner(f"{device}#{number}", device, models, self.engines, self.scheduler, restarts=Restarts(first_s=0.0))
             for number in range(devices)
         ]
         for runner in self.runners:
             runner.start()
         for runner in self.runners:
             runner.wait_loaded()
-        self.scheduler.add_model(SPEC.key, Limits(max_batch_rows=8, max_queue_requests=100))
+        self.scheduler.add_model(spec.key, Limits(max_batch_rows=spec.max_batch_rows, max_queue_requests=100))
         self.fronts: list[RemoteScheduler] = []
         self.ports: list[Port] = []
         self._links: list[Link] = []
@@ -57,10 +80,10 @@ class Chain:
 
     def connect(self) -> RemoteScheduler:
         here, there = map(Link, Link.pair())
-        arena = Arena.of(1 << 16)
+        arena = Arena.of(self._arena_bytes)
         front = RemoteScheduler(here, arena, time.monotonic_ns)
-        front.serve(((0, SPEC),))
-        port = Port(self.scheduler, Outbox(there, "test"), Arena(os.dup(arena.fd)), {0: SPEC})
+        front.serve(((0, self._spec),))
+        port = Port(self.scheduler, Outbox(there, "test"), Arena(os.dup(arena.fd)), {0: self._spec})
         arena.close()
 
         def hear() -> None:
@@ -87,7 +110,7 @@ class Chain:
             thread.join()
 
     def submit(self, front: RemoteScheduler | Scheduler, rows: np.ndarray) -> InferenceRequest:
-        request = InferenceRequest(SPEC.key, block_of(rows), time.monotonic_ns(), None, self.inbox.deliver)
+        request = InferenceRequest(self._spec.key, block_of(rows), time.monotonic_ns(), None, self.inbox.deliver)
         front.submit(request)
         return request
 
@@ -207,3 +230,110 @@ def test_a_front_end_that_is_killed_while_an_engine_has_its_rows_harms_nobody(tm
             answer = again.infer.ModelInfer(infer_request(3.0), timeout=PATIENCE_S, wait_for_ready=True)
         assert scores(answer) == [[3.0, 6.0, 9.0]]
         assert server.drain()
+
+
+def planes(value: float, count: int) -> np.ndarray:
+    """Rows whose mean is `value`: four of them are read by a GPU where they are."""
+    return np.full((count, 1, 64, 64), value, np.float32)
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Chain]:
+    """A GPU that gives (j + 1) times the mean of a plane."""
+    use_emulator(monkeypatch, devices=1, build="fast")
+    net = NetBuilder("planes")
+    mean = net.pooling("mean", net.input("data", (BATCH, 1, 64, 64)), "average_include_padding", 64)
+    graph = net.build(net.inner_product("scores", mean, 3, bias=False))
+    weights = {"scores.weight": np.array([[1], [2], [3]], np.float32)}
+    spec = ModelSpec(ModelKey("planes", 1), signature_of(graph), ("ant", "bee", "cat"), None, 8)
+    engines = obedient_engines(tmp_path, {spec.key: ServedModel(Model(graph, weights), None)})
+    chain = Chain(tmp_path, device="cuda:0", spec=spec, engines=engines, arena_bytes=1 << 20)
+    yield chain
+    chain.close()
+
+
+def host_of(chain: Chain) -> ProcessHost:
+    host = chain.runners[0]._host
+    assert isinstance(host, ProcessHost)
+    return host
+
+
+def lock_arena(chain: Chain, front: RemoteScheduler) -> int:
+    """Have the engine's GPU read this front end's rows where they are, from the next request on; the bytes that it has read so."""
+    before = chain.runners[0].input_bytes["arena"]
+    while (there := chain.runners[0].input_bytes["arena"]) == before:
+        request = chain.submit(front, planes(1.0, 4))
+        wait_until(lambda: not front._waiting)
+        check(request, 1.0)
+    return there
+
+
+def run_paused(chain: Chain, front: RemoteScheduler, value: float) -> InferenceRequest:
+    """A request that the engine has, and whose batch does not end; nothing else runs."""
+    chain.orders.give("pause")
+    chain.orders.take_back("staged")
+    request = chain.submit(front, planes(value, 4))
+    wait_until(lambda: chain.orders.given("staged"))
+    return request
+
+
+@pytest.mark.cuda
+def test_a_gpu_reads_large_rows_where_front_ends_have_put_them_and_small_ones_in_a_slot(gpu: Chain) -> None:
+    first, second = gpu.connect(), gpu.connect()
+    lock_arena(gpu, first)
+    lock_arena(gpu, second)
+    before = gpu.runners[0].input_bytes
+    answered = len(gpu.inbox.completions)
+    run_paused(gpu, first, 9.0)  # holds the device up until the others wait together
+    requests = [
+        (value, gpu.submit(where, planes(value, count)))
+        for where, value, count in ((first, 1.0, 1), (second, 2.0, 4), (first, 3.0, 2))
+    ]
+    gpu.orders.take_back("pause")
+    gpu.inbox.wait(answered + 4)
+    for value, request in requests:
+        check(request, value)
+    after = gpu.runners[0].input_bytes
+    assert {place: after[place] - before[place] for place in before} == {"slot": 3 << 14, "arena": 8 << 14}
+
+
+@pytest.mark.cuda
+def test_what_a_gpu_reads_is_given_to_nobody_before_its_batch_has_ended_whoever_gives_up(gpu: Chain) -> None:
+    front = gpu.connect()
+    lock_arena(gpu, front)
+    answered = len(gpu.inbox.completions)
+    given_up = run_paused(gpu, front, 5.0)
+    (held,) = [block.offset for _, block in front._waiting.values()]
+    front.cancel(given_up.ticket)
+    gpu.inbox.wait(answered + 1)
+    assert isinstance(gpu.inbox.of(given_up).outcome, RequestCancelledError)
+    later = gpu.submit(front, planes(6.0, 4))
+    (other,) = [block.offset for _, block in front._waiting.values()]
+    assert [block.offset for block in front._held.values()] == [held] != [other]
+    gpu.orders.take_back("pause")
+    gpu.inbox.wait(answered + 2)
+    check(later, 6.0)
+    wait_until(lambda: not front._held)
+
+    run_paused(gpu, front, 7.0)
+    gpu.disconnect()
+    assert not gpu.ports[0].arena.closed
+    assert arenas_of(host_of(gpu).pid) == 1
+    gpu.orders.take_back("pause")
+    wait_until(lambda: gpu.ports[0].arena.closed)
+    lock_arena(gpu, gpu.connect())
+    wait_until(lambda: arenas_of(host_of(gpu).pid) == 1)
+
+
+@pytest.mark.cuda
+def test_rows_that_a_killed_engine_was_reading_are_read_by_its_successor(gpu: Chain) -> None:
+    front = gpu.connect()
+    lock_arena(gpu, front)
+    answered, killed = len(gpu.inbox.completions), host_of(gpu)
+    request = run_paused(gpu, front, 6.0)
+    killed.kill()
+    gpu.orders.take_back("pause")
+    gpu.inbox.wait(answered + 1)
+    check(request, 6.0)
+    assert host_of(gpu) is not killed
+    lock_arena(gpu, front)

@@ -34,7 +34,7 @@ from dnncore.errors import (
     OutOfMemoryError,
 )
 from tests.processes import is_running
-from tests.server.engines import Orders, ToyHost, toy_engines
+from tests.server.engines import Orders, ToyHost, arenas_of, toy_engines
 from tests.server.fakes import PATIENCE_S, block_of, make_rows, run, wait_until
 from tests.server.packages import make_package, probabilities, served
 
@@ -130,7 +130,11 @@ def test_a_model_comes_and_goes_while_another_runs(engines: EngineProcesses) -> 
     with pytest.raises(DnncoreError, match="model"):  # noqa: PT012 - whichever look finds it ended
         while host.loaded(bad) is None:
             pass
+    arenas = len(pipeline._arenas)
+    assert arenas >= 1
+    mapped = arenas_of(host.pid)
     host.unload(KEY)
+    wait_until(lambda: arenas_of(host.pid) == mapped - arenas)
     np.testing.assert_allclose(run(fresh.pipeline, ROWS[:4]), expected, rtol=1e-5, atol=1e-7)
     host.close()
     engines.drop(other)

@@ -249,7 +249,7 @@ def test_pixels_are_brought_when_those_before_were_read_and_read_when_they_were_
             return event
 
     kind = type(Handle("cpu").device)
-    copy, normalize = kind.copy_to_device, ops.image_normalization
+    copy, normalize = kind.gather_to_device, ops.image_normalization
 
     def watched_copy(*arguments: Any) -> None:
         log.append(("copy", None))
@@ -261,7 +261,7 @@ def test_pixels_are_brought_when_those_before_were_read_and_read_when_they_were_
 
     for module in ("net", "pixels"):
         monkeypatch.setattr(f"dnnserve.engine.{module}.Handle", Watched)
-    monkeypatch.setattr(kind, "copy_to_device", watched_copy)
+    monkeypatch.setattr(kind, "gather_to_device", watched_copy)
     monkeypatch.setattr(ops, "image_normalization", watched_normalize)
     host = NetHost("cpu", {KEY: served()})
     pipeline = host.load(KEY, 4)
@@ -306,6 +306,6 @@ def test_two_threads_copy_a_large_batch_as_one_does() -> None:
     slots = [Slot(np.zeros(Slot.nbytes(12, signature), np.uint8), 12, signature, preprocessing) for _ in range(2)]
     blocks = [block_of(each) for each in pixels]
     with ThreadPoolExecutor(1) as copiers:
-        assert slots[0].fill(blocks, copiers) == slots[1].fill(blocks) == (11, True)
+        assert slots[0].fill(blocks, copiers) == slots[1].fill(blocks) == (11, True, [[]], 11 * 256 * 256 * 3)
     assert np.array_equal(slots[0].pixels, slots[1].pixels)
     assert np.array_equal(slots[0].pixels[0][:11], np.concatenate(pixels))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from dnnserve.engine.net import NetHost, ServedModel
-from dnnserve.engine.slot import Slot
+from dnnserve.engine.slot import Apart, Slot
 from dnnserve.engine.warm_up import time_batches
 from dnnserve.envelope import ModelKey
 from dnnserve.signature import Signature, TensorSpec
@@ -31,7 +31,10 @@ class Timed:
         self.max_batch_rows = max(costs_ms)
         self.slots = [Slot(np.ones(Slot.nbytes(8, SIGNATURE), np.uint8), 8, SIGNATURE, None)]
 
-    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
+    def begin(
+        self, slot: int, rows: int, pixels: bool, wanted: Sequence[int], apart: Sequence[Sequence[Apart]] = ()
+    ) -> None:
+        assert not any(apart), "memory that this device has not locked"
         assert not any(array[:rows].any() for array in self.slots[slot].inputs)
         self.clock.advance_ms(self.costs_ms[rows] + (rows not in self.begun))
         self.begun.append(rows)

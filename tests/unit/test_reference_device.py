@@ -10,7 +10,7 @@ import pytest
 
 from dnncore import RELU, ConvolutionDescriptor, Handle, TensorDescriptor, ops
 from dnncore.backend import Bound, Offer
-from dnncore.errors import ClosedError
+from dnncore.errors import ClosedError, NotSupportedError
 from dnncore.problems import (
     ActivationForwardProblem,
     AddProblem,
@@ -219,3 +219,12 @@ def test_an_inverted_residual_of_no_images_writes_nothing() -> None:
         x, depthwise, project, y = (handle.tensor(shape, "float16") for shape in shapes)
         ops.inverted_residual(handle, 1.0, x, depthwise, project, 0.0, y)
         assert y.numpy().shape == (0, 5, 6, 6)
+
+
+def test_arrays_are_copied_one_behind_the_other_and_no_pages_are_locked_for_that() -> None:
+    parts = [np.full((rows, 3), rows, np.float32) for rows in (2, 0, 1, 4)]
+    memory = DEVICE.allocate(90)
+    DEVICE.gather_to_device(DEVICE.create_stream(), memory.at(2), parts)
+    assert np.array_equal(memory.at(2)[:84].view(np.float32).reshape(7, 3), np.concatenate(parts))
+    with pytest.raises(NotSupportedError, match="4096 B cannot be page-locked for cpu"):
+        DEVICE.lock_pages(np.zeros(4096, np.uint8))

@@ -5,7 +5,8 @@ only in these is `Any` allowed.
 
 PyCUDA owns devices, contexts, memory and streams. It hides the handles of modules and functions, takes kernel parameters only as
 one packed buffer, and knows neither graphs, nor other libraries' streams, nor stream-ordered memory: these go through
-cuda-bindings. A resource is one or the other's, never both's, and every launch, copy and event takes the same way on streams of
+cuda-bindings. So does page-locking memory that is there already: PyCUDA 2026.1 ends the process when it is to do so for an array
+of NumPy 2. A resource is one or the other's, never both's, and every launch, copy and event takes the same way on streams of
 ours and of others.
 
 Nothing here pushes a context or maps errors by itself; that is what `runtime.context.Context` is for. Both packages are imported
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,15 +50,18 @@ __all__ = [
     "driver_error",
     "driver_error_types",
     "free_ordered",
+    "gather",
     "memory_bytes",
     "memset",
     "model",
     "pointer_device",
+    "register_host",
     "retain_context",
     "stream_context",
     "synchronize_context",
     "synchronize_stream",
     "total_memory_bytes",
+    "unregister_host",
 ]
 
 STREAM_LEGACY, STREAM_PER_THREAD = 1, 2
@@ -250,6 +254,16 @@ def allocate_host(nbytes: int) -> tuple[np.ndarray, DriverAllocation]:
     return array, allocation
 
 
+def register_host(array: np.ndarray) -> None:
+    """Page-lock the memory of a contiguous host array, where it is, for the current context."""
+    call("cuMemHostRegister", array.ctypes.data, array.nbytes, 0)
+
+
+def unregister_host(array: np.ndarray) -> None:
+    """Undo that; nothing copies from there or to there any more."""
+    call("cuMemHostUnregister", array.ctypes.data)
+
+
 def create_stream() -> DriverStream:
     """Create a stream in the current context."""
     stream: DriverStream = _driver().Stream(_STREAM_NON_BLOCKING)
@@ -297,6 +311,18 @@ def copy(stream: int, destination: int | np.ndarray, source: int | np.ndarray, n
     kinds = ["H" if isinstance(place, np.ndarray) else "D" for place in (source, destination)]
     to, of = (p.ctypes.data if isinstance(p, np.ndarray) else p for p in (destination, source))
     call("cuMemcpyDtoDAsync" if kinds == ["D", "D"] else f"cuMemcpy{kinds[0]}to{kinds[1]}Async", to, of, nbytes, stream)
+
+
+def gather(stream: int, destination: int, sources: Sequence[np.ndarray]) -> None:
+    """Enqueue copies of contiguous host arrays to a device address, one behind the other; the caller keeps them, as with `copy`."""
+    enqueue = bindings().cuMemcpyHtoDAsync  # asked for once: there may be a hundred
+    for source in sources:
+        nbytes = source.nbytes
+        if nbytes:
+            (status,) = enqueue(destination, source.ctypes.data, nbytes, stream)
+            if status:
+                raise CudaCallError("cuMemcpyHtoDAsync", status)
+            destination += nbytes
 
 
 def memset(stream: int, address: int, value: int, nbytes: int) -> None:

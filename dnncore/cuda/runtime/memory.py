@@ -16,7 +16,7 @@ from dnncore.cuda.runtime.owner import Owner
 from dnncore.cuda.runtime.stream import CudaStream
 from dnncore.errors import BadParamError, ClosedError, OutOfMemoryError
 
-__all__ = ["CudaMemory", "host_buffer"]
+__all__ = ["CudaMemory", "host_buffer", "lock_pages"]
 
 
 class CudaMemory:
@@ -183,6 +183,47 @@ def host_buffer(context: Context, nbytes: int) -> np.ndarray:
         ) from error
     _free_with(array, context, allocation)
     return array[:nbytes]
+
+
+def lock_pages(context: Context, array: np.ndarray) -> Callable[[], None]:
+    """Page-lock memory that is there already, for copies at full speed and beside the processor.
+
+    Args:
+        context: Of the device that copies.
+        array: uint8, contiguous, on pages of its own, as `mmap` gives them; kept until they are unlocked.
+
+    Returns:
+        Waits for everything that the device was given, and unlocks; for any thread. A second call does nothing.
+
+    Raises:
+        OutOfMemoryError: the host has no room that it may lock.
+        DeviceError: the driver does not lock such memory.
+    """
+    with context:
+        driver.register_host(array)
+    return _LockedPages(context, array).release
+
+
+class _LockedPages:
+    """Memory of somebody else's while it is page-locked. Thread-safe: `_lock` guards `_array`."""
+
+    def __init__(self, context: Context, array: np.ndarray) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._array: np.ndarray | None = array
+        context.add_user(self)
+
+    def release(self) -> None:
+        """Unlock it, at the latest at the interpreter's exit; a second call does nothing."""
+        if self._context.forked:
+            return
+        with self._lock:
+            array, self._array = self._array, None
+        if array is not None:
+            self._context.remove_user(self)
+            with self._context:
+                driver.synchronize_context()  # a copy that is under way may read pages that are others' by then
+                driver.unregister_host(array)
 
 
 def _free_with(array: np.ndarray, context: Context, allocation: driver.DriverAllocation) -> None:

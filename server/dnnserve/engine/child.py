@@ -43,7 +43,9 @@ from dnnserve.engine.messages import (
     Unloaded,
     Unmap,
 )
+from dnnserve.engine.page_locks import PageLocks
 from dnnserve.engine.pipeline import LocalPipeline
+from dnnserve.engine.slot import may_stay
 from dnnserve.envelope import ModelKey
 from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging, set_log_level
@@ -77,6 +79,7 @@ class _Stager:
 
     Args:
         link: To the runner.
+        device: "cpu" or "cuda:N".
 
     Attributes:
         pipelines: By model; written by who takes the orders, before the runner can name them.
@@ -85,9 +88,10 @@ class _Stager:
             closed.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, device: str) -> None:
         self._link = link
         self._arenas: dict[int, Arena] = {}
+        self._locks = PageLocks(device)
         self._copiers = ThreadPoolExecutor(1, "dnnserve-copier")
         self.pipelines: dict[ModelKey, LocalPipeline] = {}
         self.orders: queue.SimpleQueue[tuple[object, Sequence[int]] | None] = queue.SimpleQueue()
@@ -95,9 +99,10 @@ class _Stager:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the thread, whose link has been shut down."""
+        """Wait for the thread, whose link has been shut down, and unlock arenas; no batch runs."""
         self._thread.join()
         self._copiers.shutdown()
+        self._locks.close()
 
     def _read(self) -> None:
         try:
@@ -122,7 +127,7 @@ class _Stager:
                 self._arenas[message.arena] = arena = Arena(fds[0])
                 arena.close()
             elif isinstance(message, Unmap):
-                del self._arenas[message.arena]
+                self._locks.unlock(self._arenas.pop(message.arena))
             elif isinstance(message, LogLevel):
                 set_log_level(message.level)
             else:
@@ -141,7 +146,10 @@ class _Stager:
         blocks = []
         for arena, offset, rows, pixels, wanted in zip(fields, fields, fields, fields, fields, strict=True):
             layout = signature.layout(rows, pixels=pixels, wanted=wanted)
-            blocks.append(_MappedBlock(self._arenas[arena], offset, layout, pixels=pixels))
+            memory = self._arenas[arena]
+            if not memory.page_locked and may_stay(layout.largest_input_bytes):
+                self._locks.lock(memory)
+            blocks.append(_MappedBlock(memory, offset, layout, pixels=pixels))
         return blocks
 
 
@@ -163,7 +171,7 @@ def main(device: str, channel: str) -> int:
 def serve(device: str, assignment: Assignment, link: Link) -> None:
     """Open the device and answer what is asked, until the other end is closed or the device is lost."""
     host: Host | None = None
-    stager, finisher = _Stager(link), _Finisher(link, device)
+    stager, finisher = _Stager(link, device), _Finisher(link, device)
     try:
         host = assignment.open_host(device)
         link.send(Opened())

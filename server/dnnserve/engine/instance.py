@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dnnserve.engine.slot import Slot
+from dnnserve.engine.slot import Apart, Slot
 from dnnserve.signature import Signature
 
 __all__ = ["Instance"]
@@ -39,14 +39,19 @@ class Instance(Protocol):
         """What the last batch that was finished took, from its rows in the slot to its outputs on the host."""
         ...
 
-    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
+    def begin(
+        self, slot: int, rows: int, pixels: bool, wanted: Sequence[int], apart: Sequence[Sequence[Apart]] = ()
+    ) -> None:
         """Run the first rows of a slot, as `Slot.fill` has left them; whether this returns before that is done is up to the device.
+
+        Where it raises, nothing is read any more.
 
         Args:
             slot: Its number.
             rows: How many.
             pixels: Whether they are in `Slot.pixels`.
             wanted: Numbers of the outputs that come to the host.
+            apart: Rows of each input that are elsewhere, as `Filled` has them, unchanged until `finish` has returned; empty: none.
 
         Raises:
             DeviceFaultError: the device is lost for good; any other error fails this batch alone.

@@ -176,10 +176,14 @@ class Done(NamedTuple):
     Args:
         staged_ns: As `Timing` has it; so the rest.
         computed_ns: See there.
+        slot_bytes: See there.
+        apart_bytes: See there.
     """
 
     staged_ns: int
     computed_ns: int
+    slot_bytes: int
+    apart_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from dnnserve.engine.host import Fresh
 from dnnserve.engine.pipeline import LocalPipeline
 from dnnserve.engine.pixels import Pixels
 from dnnserve.engine.results import Results
-from dnnserve.engine.slot import Slot
+from dnnserve.engine.slot import Apart, Slot, joined
 from dnnserve.envelope import ModelKey
 from dnnserve.signature import Signature, TensorSpec
 
@@ -157,7 +157,6 @@ class NetInstance:
                 self._pixels = undo.enter_context(closing(Pixels(handle, served.preprocessing, self.max_batch_rows)))
                 self._pixels.warm_up(self._executors, signature.inputs[0].name, self.slots[0])
                 undo.pop_all()
-        self._parts: dict[tuple[int, int, bool], Sequence[np.ndarray]] = {}
         self._results = [Results(handle.device, self.max_batch_rows, signature) for _ in self.slots]
         self._begun: deque[_Begun] = deque()
         self._last_end: Event | None = None
@@ -224,14 +223,27 @@ class NetInstance:
         """Rows of the largest bucket."""
         return self._executors[-1].batch
 
-    def begin(self, slot: int, rows: int, pixels: bool, wanted: Sequence[int]) -> None:
+    def begin(
+        self, slot: int, rows: int, pixels: bool, wanted: Sequence[int], apart: Sequence[Sequence[Apart]] = ()
+    ) -> None:
         """Enqueue the smallest executor that holds the rows. Rows of padding are zero."""
+        try:
+            self._enqueue(slot, rows, pixels, wanted, apart)
+        except BaseException:
+            self._handle.stream.synchronize()  # what was enqueued of it reads rows that others get next
+            raise
+
+    def _enqueue(
+        self, slot: int, rows: int, pixels: bool, wanted: Sequence[int], apart: Sequence[Sequence[Apart]]
+    ) -> None:
         began_ns = time.monotonic_ns()
         executor = next(executor for executor in self._executors if executor.batch >= rows)
-        sources: dict[str, np.ndarray | Callable[[Tensor], None]] = {}
-        for tensor, array in zip(self.signature.inputs, self._brought(slot, executor.batch, pixels), strict=True):
-            array[rows:] = 0
-            sources[tensor.name] = self._pixels.normalizer(array) if pixels and self._pixels is not None else array
+        sources: dict[str, Callable[[Tensor], None]] = {}
+        for index, array in enumerate(self.slots[slot].read(pixels=pixels)):
+            array[rows : executor.batch] = 0
+            parts = joined(array[: executor.batch], apart[index] if apart else ())
+            bring = self._pixels.normalizer(parts) if pixels and self._pixels is not None else self._bringer(parts)
+            sources[self.signature.inputs[index].name] = bring
         results = {number: self._results[slot].of(number, executor.batch) for number in wanted}
         into = {self.signature.outputs[number].name: array for number, array in results.items()}
         if self.turns.end is not None and self.turns.end is not self._last_end:
@@ -250,12 +262,13 @@ class NetInstance:
         self.turns.ended_ns = now_ns
         return begun.outputs
 
-    def _brought(self, slot: int, rows: int, pixels: bool) -> Sequence[np.ndarray]:
-        """The first rows of a slot: the same arrays each time, because a stream keeps those that it copies from."""
-        key = slot, rows, pixels
-        if key not in self._parts:
-            self._parts[key] = [array[:rows] for array in self.slots[slot].read(pixels=pixels)]
-        return self._parts[key]
+    def _bringer(self, parts: Sequence[np.ndarray]) -> Callable[[Tensor], None]:
+        """What copies the rows of an input, which lie one behind the other, into its tensor."""
+
+        def write(rows: Tensor) -> None:
+            self._handle.device.gather_to_device(self._handle.stream, rows.address, parts)
+
+        return write
 
 
 class NetHost:

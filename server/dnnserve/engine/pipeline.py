@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dnnserve.engine.instance import Instance
+from dnnserve.engine.slot import Filled
 from dnnserve.engine.warm_up import time_batches
 from dnnserve.envelope import Block
 
@@ -25,12 +26,16 @@ class Timing(NamedTuple):
     """What became of a batch on its device. Immutable.
 
     Args:
-        staged_ns: When its rows were in a slot, on the monotonic clock.
+        staged_ns: When its rows were in a slot, or where the device reads them, on the monotonic clock.
         computed_ns: What it took from there to its outputs on the host, without waiting for batches before it.
+        slot_bytes: Of its rows, those that were copied into a slot.
+        apart_bytes: And those that the device has read where they were.
     """
 
     staged_ns: int
     computed_ns: int
+    slot_bytes: int = 0
+    apart_bytes: int = 0
 
 
 class Pipeline(Protocol):
@@ -78,12 +83,11 @@ class Pipeline(Protocol):
 
 @dataclass(slots=True)
 class _Staged:
-    """A batch whose rows are in a slot. Owned by one thread at a time."""
+    """A batch whose rows are in a slot, or apart. Owned by one thread at a time."""
 
     batch: Sequence[Block]
     slot: int
-    rows: int
-    pixels: bool
+    filled: Filled
     wanted: Sequence[int]
     staged_ns: int
 
@@ -120,21 +124,22 @@ class LocalPipeline:
         return time_batches(self.instance, budget_ns, time.monotonic_ns)
 
     def stage(self, batch: Sequence[Block], copiers: Executor | None = None) -> None:
-        """Copy the rows into a slot; with copiers, half of a large batch by one of them."""
+        """Copy the rows into a slot, with copiers half of a large batch by one of them; what may stay is left where it is."""
         slot = self._free.popleft()
         try:
-            rows, pixels = self.instance.slots[slot].fill(batch, copiers)
+            filled = self.instance.slots[slot].fill(batch, copiers)
         except BaseException:
             self._free.append(slot)
             raise
         wanted = sorted(set().union(*[block.wanted for block in batch]))
-        self._staged.append(_Staged(batch, slot, rows, pixels, wanted, time.monotonic_ns()))
+        self._staged.append(_Staged(batch, slot, filled, wanted, time.monotonic_ns()))
 
     def begin(self) -> None:
         """Begin to run what was staged."""
         staged = self._staged.popleft()
+        rows, pixels, apart, _ = staged.filled
         try:
-            self.instance.begin(staged.slot, staged.rows, staged.pixels, staged.wanted)
+            self.instance.begin(staged.slot, rows, pixels, staged.wanted, apart)
         except BaseException:
             self._free.append(staged.slot)
             raise
@@ -148,7 +153,8 @@ class LocalPipeline:
         except BaseException:
             self._free.append(staged.slot)
             raise
-        return Timing(staged.staged_ns, self.instance.computed_ns)
+        filled = staged.filled
+        return Timing(staged.staged_ns, self.instance.computed_ns, filled.slot_bytes, filled.apart_bytes)
 
     def deliver(self) -> None:
         """Copy the outputs into the blocks."""

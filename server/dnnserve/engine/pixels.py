@@ -53,25 +53,32 @@ class Pixels:
     def warm_up(self, executors: Sequence[Executor], name: str, slot: Slot) -> None:
         """Compile what pixels need, before a client waits for it."""
         for executor in executors:
-            executor.run(wanted=(), sources={name: self.normalizer(slot.pixels[0][: executor.batch])})
+            executor.run(wanted=(), sources={name: self.normalizer([slot.pixels[0][: executor.batch]])})
 
-    def normalizer(self, pixels: np.ndarray) -> Callable[[Tensor], None]:
-        """What writes the rows of pixels, uint8 [rows, H, W, C] in the net's order of channels, into an input."""
+    def normalizer(self, pixels: Sequence[np.ndarray]) -> Callable[[Tensor], None]:
+        """What writes the rows of pixels, uint8 [rows, H, W, C] in the net's order of channels, into an input.
+
+        Args:
+            pixels: One behind the other; the caller keeps them until the handle's stream has passed what was written, and no longer
+                where that fails.
+        """
+        number = sum(map(len, pixels))
 
         def write(rows: Tensor) -> None:
             tensor, read = self._places.popleft()
-            there = tensor.view(tensor.descriptor.with_shape((len(pixels), *tensor.shape[1:])))
+            there = tensor.view(tensor.descriptor.with_shape((number, *tensor.shape[1:])))
             bringing = self._bringing
             try:
                 if read is not None:
                     bringing.wait(read)
-                bringing.device.copy_to_device(bringing.stream, there.address, pixels)
+                bringing.device.gather_to_device(bringing.stream, there.address, pixels)
                 self._handle.wait(bringing.record_event())
                 ops.image_normalization(self._handle, 1.0, there, self._table, 0.0, rows, mean=self._mean)
                 read = self._handle.record_event()
             except BaseException:
                 self._places.append(_Place(tensor, None))  # whatever becomes of this batch, others follow
-                self._handle.stream.synchronize()  # should it be read: by no event is it known when that is over
+                bringing.stream.synchronize()  # no event says when what was enqueued here is over, nor what reads the place
+                self._handle.stream.synchronize()
                 raise
             self._places.append(_Place(tensor, read))
 

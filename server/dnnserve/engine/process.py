@@ -240,6 +240,7 @@ class ProcessHost:
         self._pipelines.pop(model).close()
         self.ask(Unload(model))
         self.answer(Unloaded)
+        self._forget_arenas()
 
     def ask(self, message: Message, fds: Sequence[int] = ()) -> None:
         """Send a message, and files with it.
@@ -322,10 +323,14 @@ class ProcessHost:
         pipeline = self._pipelines[model] = ProcessPipeline(self, model, loaded)
         return pipeline
 
-    def _map(self, arena: Arena) -> None:
+    def _forget_arenas(self) -> None:
+        """Have the process forget those that are closed, which may hold page-locked memory there."""
         for gone in [each for each in self._mapped if each.closed]:
             self.ask(Unmap(gone.number))
             self._mapped.remove(gone)
+
+    def _map(self, arena: Arena) -> None:
+        self._forget_arenas()
         self.ask(Map(arena.number), [arena.fd])
         self._mapped.add(arena)
 

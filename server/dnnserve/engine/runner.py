@@ -110,7 +110,8 @@ class Runner:
         self._opening_ns = _OPENING_NS
         self._opening_since_ns: int | None = None  # guarded by `_lock`, as `_host` is
         self._shortages = 0  # batches in a row for which there was no memory; of the runner's thread alone
-        self._busy_ns = 0  # written by the runner's thread alone
+        self._busy_ns = 0  # written by the runner's thread alone, as the next two are
+        self._slot_bytes = self._apart_bytes = 0
         # A daemon, so that a device that hangs cannot keep a process alive which has been told to stop.
         self._thread = threading.Thread(target=self._main, name=f"dnnserve-{label}", daemon=True)
 
@@ -118,6 +119,13 @@ class Runner:
     def busy_seconds(self) -> float:
         """Time that the device computed batches since the start, with copies to it and from it."""
         return self._busy_ns / 1e9
+
+    @property
+    def input_bytes(self) -> Mapping[str, int]:
+        """Bytes of the rows that the device was given, by where it read them: in a "slot" of page-locked memory that they had been
+        copied into, or in the "arena" where a front end had put them.
+        """
+        return {"slot": self._slot_bytes, "arena": self._apart_bytes}
 
     @property
     def restarts(self) -> int:
@@ -337,7 +345,7 @@ class Runner:
                         return False
                     continue
                 ended = self._finish(flights[0])
-                done = self._pass_on(0 if isinstance(ended, Exception) else ended.computed_ns)
+                done = self._pass_on(None if isinstance(ended, Exception) else ended)
                 if done is None:
                     return False
                 if isinstance(ended, Exception):
@@ -440,7 +448,7 @@ class Runner:
             doubled = min(self._shortages - 1, _DOUBLINGS)
             self._ending.wait(min(_SHORTAGE_S * 2**doubled, _LONGEST_SHORTAGE_S))
 
-    def _pass_on(self, computed_ns: int) -> _Flight | None:
+    def _pass_on(self, timing: Timing | None) -> _Flight | None:
         """Let the next batch be the one that runs; the one that has ended, or None: the device was given up meanwhile, and others
         answer.
         """
@@ -448,7 +456,10 @@ class Runner:
         with self._lock:
             if self._given_up:
                 return None
-            self._busy_ns += computed_ns
+            if timing is not None:
+                self._busy_ns += timing.computed_ns
+                self._slot_bytes += timing.slot_bytes
+                self._apart_bytes += timing.apart_bytes
             done = self._flights.popleft()
             self._alone_ns = now_ns if self._flights else None
         return done

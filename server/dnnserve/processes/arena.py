@@ -28,11 +28,13 @@ class Arena:
     Attributes:
         bytes: uint8, all of them, from the beginning of a page; they stay mapped as long as an array looks into them.
         number: By which this process calls it when it speaks of it to others.
+        page_locked: Whether the device of this process copies from it beside the processor.
     """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.number = next(_numbers)
+        self.page_locked = False
         self.bytes = np.frombuffer(mmap.mmap(fd, 0), np.uint8)
 
     @classmethod
@@ -91,6 +93,11 @@ class ArenaBlock:
     def place(self) -> tuple[Arena, int]:
         """The arena and the offset."""
         return self.arena, self.offset
+
+    @property
+    def page_locked(self) -> bool:
+        """Whether the arena is, now."""
+        return self.arena.page_locked
 
     def read(self) -> Sequence[np.ndarray]:
         """Views of the rows."""

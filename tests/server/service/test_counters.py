@@ -95,6 +95,7 @@ def test_metrics_are_histograms_in_seconds_and_counters_by_status(lab: Lab) -> N
         assert metrics["dnnserve_requests_total"]["ModelInfer", "", "NOT_FOUND", ""] == 1
         assert metrics["dnnserve_queue_depth"][key] == metrics["dnnserve_in_flight_requests"][()] == 0
         assert metrics["dnnserve_device_busy_seconds_total"]["cpu",] > 0
+        assert metrics["dnnserve_device_input_bytes_total"] == {("cpu", "slot"): 3 * 3 * 2 * 4 * 4, ("cpu", "arena"): 0}
         assert metrics["dnnserve_device_healthy"]["cpu",] == 1
         assert metrics["dnnserve_deadline_slack_seconds_count"][key] == 1
         assert metrics["dnnserve_batch_cost_ratio_count"][key] == 0  # of which nothing was expected before
