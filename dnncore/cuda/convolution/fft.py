@@ -54,11 +54,11 @@ _MANY_BYTES = 2**30
 _MOST_BYTES = 2**32
 """Of workspace: with more, the problem is refused."""
 
-# Of the estimate: what the launches take, in times from one kernel to the next, of gradients of filters, which add up batches, some
-# more; shares of the memory's rate at which transforms read tensors and have their spectra written or read, and at which products
-# read and write them; the rate of products is in `fft_products.py`. Fitted to 276 problems of benchmarks/layers.py and of nets in
-# fp32 and to 24 of `fft_tiling_3xtf32` [measured on an H200]: 87 % of them and all of the latter are met within 15 % [fp64: the same
-# shares]. Launches of each further part of a batch are counted, not fitted.
+# Of the estimate: what the launches take, in times from one kernel to the next, and how much more those of gradients of filters,
+# which add up batches; shares of the memory's rate at which transforms read tensors, at which spectra go from or to a transform,
+# and at which they go through products; the rate of products is in `fft_products.py`. Fitted to 262 problems of nets and of
+# benchmarks/layers.py in fp32, and to 24 of `fft_tiling_3xtf32`; of these all are met within 15 %, of those 86 % [measured on an
+# H200; fp64: the same shares]. Launches of each further part of a batch are counted, not fitted.
 _LAUNCHES, _LAUNCHES_OF_SUMS = 4.0, 1.5
 _LAUNCHES_OF_A_PART = 3
 _OF_MEMORY_RATE = 0.28

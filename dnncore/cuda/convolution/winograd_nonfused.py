@@ -42,10 +42,9 @@ _THREADS = 128
 _MOST_BYTES = 2**29
 """Of workspace for transformed inputs and outputs [not measured]: the batch is taken in as few parts as that allows."""
 
-# Of the estimate, fitted to 479 problems of benchmarks/layers.py and of nets in fp32 on an H200, by both tiles, of which it meets 72 %
-# within 15 % and 91 % within 25 % [fp64: the same shares]: what the launches take, in times from one kernel to the next; the rate of
-# memory; that of products. Of three channels, which fill little of a tile of products, it knows too little: their gradients take three
-# times as long as it says.
+# Of the estimate, fitted to 479 problems of benchmarks/layers.py and of nets in fp32 on an H200, by both tiles: 72 % are met within
+# 15 %, 91 % within 25 % [fp64: the same shares]. What the launches take, in times from one kernel to the next; the rate of memory;
+# that of products. Gradients of filters of three channels, which fill little of a tile of products, take three times what it says.
 _LAUNCHES = 4.8
 _OF_MEMORY_RATE = 0.37
 _OF_RATE = 0.65
