@@ -174,7 +174,7 @@ def test_a_nan_makes_nan_of_its_tiles_and_of_nothing_else(fresh_handle: Handle, 
 
 
 @pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize(("x", "w"), [((128, 3, 128, 128), (96, 3, 11, 11)), ((128, 128, 32, 32), (128, 128, 9, 9))])
+@pytest.mark.parametrize(("x", "w"), [((128, 64, 64, 64), (128, 64, 9, 9)), ((128, 128, 32, 32), (128, 128, 9, 9))])
 def test_products_by_tensor_cores_are_estimated_to_take_less(
     x: tuple[int, ...], w: tuple[int, ...], direction: Direction
 ) -> None:
@@ -182,6 +182,18 @@ def test_products_by_tensor_cores_are_estimated_to_take_less(
     found = _offer(problem, FFT_TILING_3XTF32)
     assert FFT_TILING_3XTF32.least_seconds(problem, H200) <= found.seconds < _offer(problem).seconds
     assert found.workspace_bytes == _offer(problem).workspace_bytes
+
+
+def test_tensor_cores_are_not_estimated_to_gain_where_a_slab_of_theirs_has_three_channels() -> None:
+    """The cuDNN paper's first layer, of 96 filters, took 2113 us on an H200 by tensor cores forward, and 1928 without."""
+    layer = (128, 3, 128, 128), (96, 3, 11, 11)
+    for direction, gains in (
+        (Direction.FORWARD, False),
+        (Direction.BACKWARD_DATA, True),
+        (Direction.BACKWARD_FILTER, True),
+    ):
+        problem = _problem(direction, *layer)
+        assert (_offer(problem, FFT_TILING_3XTF32).seconds < _offer(problem).seconds) is gains
 
 
 def test_channels_whose_sectors_the_cache_loses_between_them_are_estimated_to_take_longer() -> None:

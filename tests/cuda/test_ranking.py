@@ -35,8 +35,10 @@ def _fused(layer: str) -> FusedConvolutionProblem:
 @pytest.mark.parametrize(
     ("layer", "algorithm"),
     [
+        ("cudnn-paper-1", "fft_tiling"),
         ("cudnn-paper-3", "fft_tiling_3xtf32"),
-        ("r50-3x3-64", "winograd_4x4"),
+        ("cudnn-paper-5", "winograd_nonfused"),
+        ("r50-3x3-128", "fft_tiling_3xtf32"),
         ("r50-3x3-256-n1", "implicit_gemm_split_k"),
     ],
 )
@@ -48,12 +50,27 @@ def test_forward(layer: str, algorithm: str) -> None:
     ("layer", "algorithm"),
     [
         ("cudnn-paper-3", "fft_tiling_3xtf32"),
-        ("r50-3x3-64", "winograd_4x4"),
+        ("r50-3x3-128", "fft_tiling_3xtf32"),
         ("r50-3x3-256-n1", "implicit_gemm_split_k"),
     ],
 )
 def test_fused(layer: str, algorithm: str) -> None:
     assert _first(_fused(layer)) == algorithm
+
+
+@pytest.mark.parametrize(
+    ("layer", "algorithm"),
+    [
+        ("cudnn-paper-1", "implicit_gemm_3xtf32_rows"),
+        ("cudnn-paper-2", "fft_tiling_3xtf32"),
+        ("cudnn-paper-5", "winograd_nonfused"),
+        ("r50-3x3-256", "fft_tiling_3xtf32"),
+        ("r50-1x1-1024-256", "implicit_gemm_3xtf32"),
+        ("r50-1x1-512-2048", "implicit_gemm_3xtf32_merged"),
+    ],
+)
+def test_the_gradient_of_filters(layer: str, algorithm: str) -> None:
+    assert _first(_LAYERS[layer].problem(Direction.BACKWARD_FILTER)) == algorithm
 
 
 @pytest.mark.parametrize("layer", ["alexnet-conv1", "r50-conv1", "announcement-2014"])

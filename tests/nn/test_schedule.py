@@ -86,10 +86,13 @@ def test_blocks_are_no_larger_than_they_were(net: Callable[[], Graph], precision
     assert estimate(for_inference(weightless(net()), precision).graph, H200, 256).placement.nbytes == nbytes
 
 
-def test_vgg16_takes_no_more_than_its_two_largest_values_and_its_images() -> None:
-    """Unfused, the first convolutions' scratch memory took half as much again. What fp16 pools is never stored."""
+def test_vgg16_takes_little_more_than_its_two_largest_values_and_its_images() -> None:
+    """Of 6731 MB in fp32: spectra come on top. Unfused, the first convolutions' scratch memory took half as much again.
+
+    What fp16 pools is never stored.
+    """
     model = weightless(vgg16())
-    sizes = {DType.FLOAT32: 6_730_809_344, DType.FLOAT16: 2_215_772_160}
+    sizes = {DType.FLOAT32: 7_280_328_704, DType.FLOAT16: 2_215_772_160}
     for precision, nbytes in sizes.items():
         assert estimate(for_inference(model, precision).graph, H200, 256).placement.nbytes == nbytes
 

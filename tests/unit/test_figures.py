@@ -44,7 +44,7 @@ def test_a_ranking_needs_no_device() -> None:
     usable = [found.offer.seconds for found in ranked if found.status is None and found.offer is not None]
     assert len(usable) > 3
     assert usable == sorted(usable)
-    assert ranked[0].name.startswith("winograd")
+    assert ranked[0].name in {"fft_tiling_3xtf32", "winograd_4x4"}  # which take as long as each other
 
 
 @pytest.mark.parametrize("slower", [A100, H100], ids=["A100", "H100"])

@@ -34,7 +34,7 @@ from dnncore.cuda.params import record
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem
+from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["ERROR_FACTOR", "FFT_TILING", "FFT_TILING_3XTF32", "FftTiling"]
 
@@ -54,12 +54,16 @@ _MANY_BYTES = 2**30
 _MOST_BYTES = 2**32
 """Of workspace: with more, the problem is refused."""
 
-# Of the estimate, fitted to 30 layers and directions of benchmarks/layers.py in fp32 on an H200, nearly all of which it meets
-# within 15 % [fp64: the same share]: what the launches take, in times from one kernel to the next; the rate of memory; that of
-# products is in `fft_products.py`. Launches of each further part of a batch are counted, not fitted.
-_LAUNCHES = 6
+# Of the estimate: what the launches take, in times from one kernel to the next, and how much more those of gradients of filters,
+# which add up batches; shares of the memory's rate at which transforms read tensors, at which spectra go from or to a transform,
+# and at which they go through products; the rate of products is in `fft_products.py`. Fitted to 262 problems of nets and of
+# benchmarks/layers.py in fp32, and to 24 of `fft_tiling_3xtf32`; of these all are met within 15 %, of those 86 % [measured on an
+# H200; fp64: the same shares]. Launches of each further part of a batch are counted, not fitted.
+_LAUNCHES, _LAUNCHES_OF_SUMS = 4.0, 1.5
 _LAUNCHES_OF_A_PART = 3
-_OF_MEMORY_RATE = 0.2066
+_OF_MEMORY_RATE = 0.28
+_OF_MEMORY_RATE_OF_TENSORS = 0.5
+_OF_MEMORY_RATE_OF_PRODUCTS = 0.92
 
 # Tiles go channel by channel through all images of a part. Where these lie pixel by pixel, a channel touches a sector of each.
 # Unless the second-level cache keeps them until the next channel [assumed: in half of it], each element costs memory so many bytes
@@ -112,12 +116,11 @@ class _Part:
         return self.by.shape(self.dtype, self.work.c.slow)
 
     def seconds(self, figures: DeviceFigures) -> float:
-        """Estimated time: the spectra through memory, the products in whole tiles, and elements that are far."""
+        """Estimated time: the spectra through memory, the products in whole tiles and slabs, and elements that are far."""
         work, shape = self.work, self.shape
-        rows, columns = (
-            -(-extent // unit) * unit for extent, unit in ((work.c.slow, shape.rows), (work.c.fast, shape.columns))
-        )
-        multiplications = 4 * frequencies(work.size) * work.groups * rows * columns * work.a.slow
+        extents = (work.c.slow, shape.rows), (work.c.fast, shape.columns), (work.a.slow, shape.slab)
+        products = math.prod(-(-extent // unit) * unit for extent, unit in extents)
+        multiplications = 4 * frequencies(work.size) * work.groups * products
         far = self.far_elements(figures) * _FAR_ELEMENT_BYTES / figures.bytes_per_second
         return _seconds(self.nbytes, multiplications, self.by.rate(self.dtype, figures), figures) + far
 
@@ -180,13 +183,17 @@ class _Part:
 
 def _seconds(nbytes: int, multiplications: int, rate: float, figures: DeviceFigures) -> float:
     """Estimated time of spectra of so many bytes, and of so many multiplications at a rate for their products."""
-    return nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE) + multiplications / rate
+    transforms = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE_OF_PRODUCTS)
+    return transforms + max(multiplications / rate, memory)
 
 
 def _seconds_beside(problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-    """Estimated time of everything else: launches, and images whose rows are not rows in memory."""
-    launches = figures.launch_seconds * _LAUNCHES
-    return launches + strided_seconds(problem.x, figures) + strided_seconds(problem.y, figures)
+    """Estimated time of everything else: launches, the tensors that are transformed, and images without rows in memory."""
+    launches = _LAUNCHES + _LAUNCHES_OF_SUMS * (problem.direction is Direction.BACKWARD_FILTER)
+    read = sum(tensor.nbytes for tensor in problem.inputs) / (figures.bytes_per_second * _OF_MEMORY_RATE_OF_TENSORS)
+    strided = strided_seconds(problem.x, figures) + strided_seconds(problem.y, figures)
+    return launches * figures.launch_seconds + read + strided
 
 
 def _prepare(whole: Correlation, largest: _Part) -> Calls:

@@ -44,6 +44,10 @@ class ProductShape(Protocol):
         """Of a block's tile."""
 
     @property
+    def slab(self) -> int:
+        """Summands that are multiplied at a time, of which the last ones may be zeros."""
+
+    @property
     def threads(self) -> int:
         """Of a block."""
 
@@ -67,6 +71,11 @@ def _unit(entry: str, header: str, bounds: tuple[int, int], body: str) -> Unit:
         ),
         entry=entry,
     )
+
+
+_SLAB, _TF32_SLAB = 8, 16
+"""`Product::kSlab`, `Tf32Product::kSlab`."""
+_PAIR_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,11 @@ class _Plain:
         return 8 * self.warps[1] * self.sums[1]
 
     @property
+    def slab(self) -> int:
+        """See `ProductShape`."""
+        return _SLAB
+
+    @property
     def threads(self) -> int:
         """See `ProductShape`."""
         return 32 * math.prod(self.warps)
@@ -111,11 +125,6 @@ class _Plain:
         kernel = f"product<{', '.join([c_type(self.dtype), *map(str, (*self.warps, *self.sums))])}>"
         entry = f"fft_product_{c_type(self.dtype)}_{self.rows}x{self.columns}"
         return _unit(entry, "fft_product", (self.threads, self.min_blocks), f"  fft::{kernel}(params);\n")
-
-
-_TF32_SLAB = 16
-"""`Tf32Product::kSlab`."""
-_PAIR_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +161,11 @@ class _Tf32:
     def columns(self) -> int:
         """See `ProductShape`."""
         return self.warps[1] * (16 * self.sixteens if self.few_rows else 8 * self.eights)
+
+    @property
+    def slab(self) -> int:
+        """See `ProductShape`."""
+        return _TF32_SLAB
 
     @property
     def threads(self) -> int:
@@ -206,9 +220,8 @@ class Products:
         return figures.products_per_second(self.maths or Maths.of(dtype.compute)) * self.of_rate
 
 
-# Fitted with the rest of the estimate, see `fft.py`: more than the device has because the fit counts some of the products' time as
-# memory's.
-_OF_RATE = 1.0761
+# Fitted with the rest of the estimate, see `fft.py`.
+_OF_RATE = 0.84
 
 IN_FULL_PRECISION = Products(
     dtypes=FLOATING,
@@ -222,9 +235,9 @@ IN_FULL_PRECISION = Products(
 )
 """By the units of fp32 and fp64."""
 
-# Three instructions of mma.sync, which reaches 0.6 of the rate of wgmma, make a product. 95 TFLOP/s beside the 51 that the units
-# of fp32 sustain are as much more than what the fit gives these [not measured].
-_OF_TF32_RATE = 0.25
+# Three instructions of `mma.sync` make a product: 48 T of products in a second, where the kernels by themselves reached 29 to 35
+# with reading and writing spectra [measured on an H200].
+_OF_TF32_RATE = 0.18
 
 BY_TENSOR_CORES = Products(
     dtypes=(DType.FLOAT32,),

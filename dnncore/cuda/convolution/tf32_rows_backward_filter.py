@@ -47,11 +47,11 @@ _PARTS = 2
 _FEWEST_SUMMANDS = 16
 """Of sums of fewer, what is left out counts."""
 
-# Of the estimate: clocks of a scheduler for a product of 16 x 8 sums and eight outputs, with what else it issues for it; for a row
-# of y besides, of which producers load what it is the first to meet. The share of the memory's rate; what it takes, in launches,
-# until all multiply, and until they add up parts; bytes of parts that a multiprocessor adds in a clock.
-_PRODUCT_CLOCKS, _ROW_CLOCKS = 8.0, 300
-"""[not measured]"""
+# Of the estimate: clocks of a scheduler for a product of 16 x 8 sums and eight outputs, with what else it issues for it; for a unit
+# besides; and for an element of x, which producers load and split. Fitted to three layers of benchmarks/layers.py in three tiles
+# each, which are met within 4 % [measured on an H200]. The share of the memory's rate; what it takes, in launches, until all
+# multiply, and until they add up parts; bytes of parts that a multiprocessor adds in a clock.
+_PRODUCT_CLOCKS, _UNIT_CLOCKS, _ELEMENT_CLOCKS = 8.9, 560, 0.42
 _OF_MEMORY_RATE = 0.85
 _LAUNCHES, _SUM_LAUNCHES = 1.0, 0.37
 _ADDED_BYTES = 12.4
@@ -350,12 +350,25 @@ class _Schedule:
         """What all blocks leave."""
         return self.tiles * self.parts * self.tile.places * _PLACE_SUM_BYTES
 
+    @property
+    def _elements(self) -> int:
+        """Of x, that a block loads: all that its first row of y meets, and that of each image; of others what is new."""
+        conv, (channels, taps) = self.problem.convolution, self.problem.w.shape[1:3]
+        images = -(-self._rows_of_block // self.problem.y.shape[2])
+        step = min(conv.stride[0], taps)
+        return channels * self.row_words * (self._rows_of_block * step + images * (taps - step))
+
+    @property
+    def _rows_of_block(self) -> int:
+        return -(-self.rows // self.slices)
+
     def seconds(self, figures: DeviceFigures) -> float:
         """Of the busiest multiprocessor, or of the operands' bytes, and of the sums."""
         tile = self.tile
         products = self.row_groups * _PRODUCTS * tile.filters // 16 * tile.columns // 8
-        clocks = products / _SCHEDULERS * _PRODUCT_CLOCKS + _ROW_CLOCKS
-        clocks *= -(-self.rows // self.slices) * -(-self.tiles * self.slices // figures.multiprocessors)
+        clocks = self._rows_of_block * (products / _SCHEDULERS * _PRODUCT_CLOCKS + self.row_units * _UNIT_CLOCKS)
+        clocks += self._elements * _ELEMENT_CLOCKS
+        clocks *= -(-self.tiles * self.slices // figures.multiprocessors)
         memory = operand_bytes(self.problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
         added = self.workspace_bytes / (_ADDED_BYTES * figures.multiprocessors)
         launches = (_LAUNCHES + _SUM_LAUNCHES) * figures.launch_seconds
