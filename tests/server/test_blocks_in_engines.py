@@ -233,21 +233,21 @@ def test_a_front_end_that_is_killed_while_an_engine_has_its_rows_harms_nobody(tm
 
 
 def planes(value: float, count: int) -> np.ndarray:
-    """Rows whose mean is `value`: four of them are read by a GPU where they are."""
-    return np.full((count, 1, 64, 64), value, np.float32)
+    """Rows of 128 KiB whose mean is `value`: four of them are read by a GPU where they are."""
+    return np.full((count, 8, 64, 64), value, np.float32)
 
 
 @pytest.fixture
 def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Chain]:
-    """A GPU that gives (j + 1) times the mean of a plane."""
+    """A GPU that gives (j + 1) times the mean of eight planes."""
     use_emulator(monkeypatch, devices=1, build="fast")
     net = NetBuilder("planes")
-    mean = net.pooling("mean", net.input("data", (BATCH, 1, 64, 64)), "average_include_padding", 64)
+    mean = net.pooling("mean", net.input("data", (BATCH, 8, 64, 64)), "average_include_padding", 64)
     graph = net.build(net.inner_product("scores", mean, 3, bias=False))
-    weights = {"scores.weight": np.array([[1], [2], [3]], np.float32)}
+    weights = {"scores.weight": np.repeat(np.array([[1], [2], [3]], np.float32) / 8, 8, axis=1)}
     spec = ModelSpec(ModelKey("planes", 1), signature_of(graph), ("ant", "bee", "cat"), None, 8)
     engines = obedient_engines(tmp_path, {spec.key: ServedModel(Model(graph, weights), None)})
-    chain = Chain(tmp_path, device="cuda:0", spec=spec, engines=engines, arena_bytes=1 << 20)
+    chain = Chain(tmp_path, device="cuda:0", spec=spec, engines=engines, arena_bytes=1 << 23)
     yield chain
     chain.close()
 
@@ -294,7 +294,7 @@ def test_a_gpu_reads_large_rows_where_front_ends_have_put_them_and_small_ones_in
     for value, request in requests:
         check(request, value)
     after = gpu.runners[0].input_bytes
-    assert {place: after[place] - before[place] for place in before} == {"slot": 3 << 14, "arena": 8 << 14}
+    assert {place: after[place] - before[place] for place in before} == {"slot": 3 << 17, "arena": 8 << 17}
 
 
 @pytest.mark.cuda

@@ -118,21 +118,21 @@ def run_blocks(pipeline: LocalPipeline, blocks: Sequence[Held]) -> tuple[np.ndar
 
 
 def test_large_blocks_in_locked_memory_stay_where_they_are_and_others_are_copied() -> None:
-    signature = Signature((TensorSpec("data", DType.FLOAT32, (1, 64, 64)),), (TensorSpec("out", DType.FLOAT32, (2,)),))
+    signature = Signature((TensorSpec("data", DType.FLOAT32, (8, 64, 64)),), (TensorSpec("out", DType.FLOAT32, (2,)),))
     store = Store(signature)
     made = np.random.default_rng(5)
-    rows = [made.normal(size=(count, 1, 64, 64)).astype(np.float32) for count in (4, 3, 5)]  # of 16 KiB each
+    rows = [made.normal(size=(count, 8, 64, 64)).astype(np.float32) for count in (4, 3, 5)]  # of 128 KiB each
     blocks = [store.put(each) for each in rows]
     one = Slot(np.zeros(Slot.nbytes(12, signature), np.uint8), 12, signature, None)
     filled = one.fill(blocks)
-    assert (filled.rows, filled.pixels, filled.slot_bytes, filled.apart_bytes) == (12, False, 3 << 14, 9 << 14)
+    assert (filled.rows, filled.pixels, filled.slot_bytes, filled.apart_bytes) == (12, False, 3 << 17, 9 << 17)
     assert [first for first, _ in filled.apart[0]] == [0, 7]
     assert all(np.shares_memory(each.rows, store.arena.bytes) for each in filled.apart[0])
     assert np.array_equal(one.inputs[0][4:7], rows[1])
     assert not one.inputs[0][:4].any()
     assert not one.inputs[0][7:].any()
     store.arena.page_locked = False
-    assert one.fill(blocks) == (12, False, [[]], 12 << 14)
+    assert one.fill(blocks) == (12, False, [[]], 12 << 17)
     assert np.array_equal(one.inputs[0], np.concatenate(rows))
 
 
