@@ -12,12 +12,12 @@ import pytest
 
 from dnncore import Handle, Tensor
 from dnncore.backend import Offer
+from dnncore.cuda.calls import KernelCall
 from dnncore.cuda.convolution import fft
 from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32, FftTiling
 from dnncore.cuda.convolution.fft_tiles import Cut, cut_or_reason
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
-from dnncore.dtypes import DType
-from dnncore.figures import H200, Maths
+from dnncore.figures import A100, H200, DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem, Direction
 from tests.cases import Case
 from tests.conftest import CUDA_DEVICES
@@ -99,14 +99,49 @@ def test_products_by_tensor_cores_are_refused_where_there_are_none() -> None:
     assert isinstance(FFT_TILING.offer(problem, figures), Offer)
 
 
-def test_few_rows_have_a_tile_of_their_own() -> None:
-    """As the three channels of a first layer, which 16 rows of an instruction of tensor cores would mostly waste."""
+def _product_kernels(problem: ConvolutionProblem, algorithm: FftTiling, figures: DeviceFigures = H200) -> set[str]:
+    offer = algorithm.offer(problem, figures)
+    assert isinstance(offer, Offer), offer
+    entries = {call.unit.entry for call in offer.prepare() if isinstance(call, KernelCall)}
+    return {entry for entry in entries if entry.startswith("fft_product")}
 
-    def rows(algorithm: FftTiling, channels: int) -> int:
-        return algorithm.by.shape(DType.FLOAT32, channels).rows
 
-    assert [rows(FFT_TILING, channels) for channels in (3, 16, 17, 200)] == [16, 16, 64, 64]
-    assert [rows(FFT_TILING_3XTF32, channels) for channels in (3, 8, 9, 200)] == [8, 8, 64, 64]
+@pytest.mark.parametrize(
+    ("algorithm", "figures", "few", "many", "fewest_of_many"),
+    [
+        (FFT_TILING, H200, "fft_product_float_16x128", "fft_product_float_64x64", 17),
+        (FFT_TILING_3XTF32, H200, "fft_product_3xtf32_8x128", "fft_product_3xtf32_wgmma_64x128", 9),
+        (FFT_TILING_3XTF32, A100, "fft_product_3xtf32_8x128", "fft_product_3xtf32_64x64", 9),
+    ],
+    ids=lambda value: getattr(value, "name", getattr(value, "architecture", "")),
+)
+def test_few_rows_have_a_tile_of_their_own(
+    algorithm: FftTiling, figures: DeviceFigures, few: str, many: str, fewest_of_many: int
+) -> None:
+    """As the three channels of a first layer, of which what takes many rows would mostly waste its own."""
+    for filters in (3, fewest_of_many - 1, fewest_of_many, 200):
+        problem = _problem(Direction.FORWARD, (2, 3, 12, 11), (filters, 3, 5, 5))
+        assert _product_kernels(problem, algorithm, figures) == {many if filters >= fewest_of_many else few}
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "tile"), [(64, 64, "64x64"), (64, 65, "64x128"), (65, 64, "64x128"), (9, 8, "8x128")]
+)
+def test_small_matrices_of_gradients_of_filters_have_a_tile_of_their_own(
+    channels: int, filters: int, tile: str
+) -> None:
+    problem = _problem(Direction.BACKWARD_FILTER, (2, channels, 12, 11), (filters, channels, 5, 5))
+    (found,) = _product_kernels(problem, FFT_TILING_3XTF32)
+    assert found.endswith(f"_{tile}")
+
+
+def test_whether_matrices_are_small_does_not_depend_on_the_batch() -> None:
+    """Or an image would get other bits alone than beside others."""
+    found = [
+        _product_kernels(_problem(Direction.FORWARD, (n, 12, 12, 11), (16, 12, 5, 5)), FFT_TILING_3XTF32)
+        for n in (1, 500)
+    ]
+    assert found[0] == found[1] == {"fft_product_3xtf32_wgmma_64x128"}
 
 
 def test_large_tiles_are_taken_where_they_leave_much_less_to_multiply() -> None:
@@ -127,11 +162,17 @@ def test_large_batches_are_taken_in_parts_that_fit() -> None:
 @pytest.mark.cuda
 @BOTH
 @pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize(("channels", "filters"), [(2, 3), (9, 10)], ids=["few-rows", "rows"])
 def test_a_batch_in_parts_gives_the_same(
-    direction: Direction, algorithm: FftTiling, fresh_handle: Handle, monkeypatch: pytest.MonkeyPatch
+    channels: int,
+    filters: int,
+    direction: Direction,
+    algorithm: FftTiling,
+    fresh_handle: Handle,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     conv = ConvolutionDescriptor.make(padding=2, groups=2)
-    problem = _problem(direction, (3, 4, 12, 11), (6, 2, 5, 5), conv)
+    problem = _problem(direction, (3, 2 * channels, 12, 11), (2 * filters, channels, 5, 5), conv)
     whole = _offer(problem).workspace_bytes
     monkeypatch.setattr(fft, "_MANY_BYTES", whole - 1)
     assert _offer(problem).workspace_bytes < whole  # 2 images, then 1

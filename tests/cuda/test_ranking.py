@@ -37,7 +37,6 @@ def _fused(layer: str) -> FusedConvolutionProblem:
     [
         ("cudnn-paper-1", "fft_tiling"),
         ("cudnn-paper-3", "fft_tiling_3xtf32"),
-        ("cudnn-paper-5", "winograd_nonfused"),
         ("r50-3x3-128", "fft_tiling_3xtf32"),
         ("r50-3x3-256-n1", "implicit_gemm_split_k"),
     ],
@@ -63,7 +62,6 @@ def test_fused(layer: str, algorithm: str) -> None:
     [
         ("cudnn-paper-1", "implicit_gemm_3xtf32_rows"),
         ("cudnn-paper-2", "fft_tiling_3xtf32"),
-        ("cudnn-paper-5", "winograd_nonfused"),
         ("r50-3x3-256", "fft_tiling_3xtf32"),
         ("r50-1x1-1024-256", "implicit_gemm_3xtf32"),
         ("r50-1x1-512-2048", "implicit_gemm_3xtf32_merged"),

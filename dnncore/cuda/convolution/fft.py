@@ -21,16 +21,16 @@ from dnncore.cuda.convolution.fft_kernels import (
     tile_units,
     tiles_a_block,
 )
+from dnncore.cuda.convolution.fft_product_wgmma import BY_WGMMA
 from dnncore.cuda.convolution.fft_products import (
     BY_TENSOR_CORES,
     IN_FULL_PRECISION,
-    PRODUCT_PARAMS,
     Products,
     ProductShape,
+    ProductWork,
 )
 from dnncore.cuda.convolution.fft_tiles import SIZES, Correlation, Cut, correlation, cut_or_reason, frequencies
 from dnncore.cuda.convolution.locality import strided_seconds
-from dnncore.cuda.params import record
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
@@ -113,7 +113,8 @@ class _Part:
     @property
     def shape(self) -> ProductShape:
         """Of the products' kernels."""
-        return self.by.shape(self.dtype, self.work.c.slow)
+        c, is_of_batch = self.work.c, "c" in self.work.batched
+        return self.by.shape(self.dtype, c.slow, None if is_of_batch else c.fast)
 
     def seconds(self, figures: DeviceFigures) -> float:
         """Estimated time: the spectra through memory, the products in whole tiles and slabs, and elements that are far."""
@@ -160,25 +161,18 @@ class _Part:
             )
         return calls
 
-    def products(self, places: Mapping[FieldPath, Place], *, accumulate: bool) -> Calls:
+    def products(self, places: Mapping[FieldPath, Place], figures: DeviceFigures, *, accumulate: bool) -> Calls:
         """Those of all frequencies."""
-        work, shape = self.work, self.shape
-        row_tiles, column_tiles = -(-work.c.slow // shape.rows), -(-self.a.pitch // shape.columns)
-        params = record(
-            PRODUCT_PARAMS,
-            rows=work.c.slow,
+        work = ProductWork(
+            planes=frequencies(self.work.size) * self.work.groups,
+            rows=self.work.c.slow,
             row_pitch=self.b.pitch,
             column_pitch=self.a.pitch,
-            depth=work.a.slow,
-            row_tiles=row_tiles,
-            column_tiles=column_tiles,
-            conjugate=work.conjugate,
+            depth=self.work.a.slow,
+            conjugate=self.work.conjugate,
             accumulate=accumulate,
         )
-        blocks = frequencies(work.size) * work.groups * row_tiles * column_tiles
-        return kernel_call(
-            shape.unit, blocks, shape.threads, params, places, blends=False, shared_bytes=shape.shared_bytes
-        )
+        return self.shape.calls(work, places, figures)
 
 
 def _seconds(nbytes: int, multiplications: int, rate: float, figures: DeviceFigures) -> float:
@@ -196,7 +190,7 @@ def _seconds_beside(problem: ConvolutionProblem, figures: DeviceFigures) -> floa
     return launches * figures.launch_seconds + read + strided
 
 
-def _prepare(whole: Correlation, largest: _Part) -> Calls:
+def _prepare(whole: Correlation, largest: _Part, figures: DeviceFigures) -> Calls:
     """What is not of the batch is transformed once, the parts of the batch follow one another."""
     batch, images, places = whole.batch, largest.work.batch, largest.places
     batched_inputs = [name for name in ("a", "b") if name in whole.batched]
@@ -204,7 +198,8 @@ def _prepare(whole: Correlation, largest: _Part) -> Calls:
     output, adds_up = ["c"], "c" not in whole.batched
 
     def of_part(part: _Part, *, accumulate: bool = False) -> Calls:
-        calls = part.transforms("forward", batched_inputs, places) + part.products(places, accumulate=accumulate)
+        calls = part.transforms("forward", batched_inputs, places)
+        calls += part.products(places, figures, accumulate=accumulate)
         return calls if adds_up else calls + part.transforms("inverse", output, places)
 
     def from_image(start: int, calls: Calls) -> Calls:
@@ -238,17 +233,22 @@ class FftTiling(Bounded):
 
     Args:
         name: See `backend.Algorithm`.
-        by: How products of spectra are computed.
+        by: How products of spectra are computed: the first of these for which a device has units, and which are for so many rows.
         of_many_bytes: Share of `_MANY_BYTES`, with more than which the batch is taken in parts.
     """
 
     name: str
-    by: Products
+    by: tuple[Products, ...]
     of_many_bytes: float = 1.0
 
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """Of the tensors: the same of all products."""
+        return self.by[0].dtypes
+
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """What the spectra of images and filters take without gaps, once, and their products in tiles that are all full."""
-        rate = self.by.rate(problem.x.dtype, figures) if problem.x.dtype in self.by.dtypes else 0.0
+        """What the spectra of images and filters take without gaps, once, and their products in full tiles, at the highest rate."""
+        rate = max(each.rate(problem.x.dtype, figures) for each in self.by) if problem.x.dtype in self.dtypes else 0.0
         cut = cut_or_reason(problem) if rate else None
         if not isinstance(cut, Cut):
             return math.inf
@@ -264,9 +264,10 @@ class FftTiling(Bounded):
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """For strides of 1 and filters that fit into a tile, unless a single image takes too much workspace."""
         dtype = problem.x.dtype
-        if dtype not in self.by.dtypes:
-            return f"{dtype.value} is not among what it transforms: {', '.join(each.value for each in self.by.dtypes)}"
-        if not self.by.rate(dtype, figures):
+        if dtype not in self.dtypes:
+            return f"{dtype.value} is not among what it transforms: {', '.join(each.value for each in self.dtypes)}"
+        present = [each for each in self.by if each.rate(dtype, figures)]
+        if not present:
             return f"a device of {figures.architecture} has no units for its products"
         cut = cut_or_reason(problem)
         if isinstance(cut, str):
@@ -274,18 +275,19 @@ class FftTiling(Bounded):
         if problem.outputs[0].size == 0:
             return Offer(figures.launch_seconds * _LAUNCHES, tuple, error_factor=ERROR_FACTOR)
         work = correlation(problem, cut)
-        largest = _Part.largest(work, dtype, self.by, _MANY_BYTES * self.of_many_bytes)
+        by = next(each for each in present if work.c.slow >= each.fewest_rows)
+        largest = _Part.largest(work, dtype, by, _MANY_BYTES * self.of_many_bytes)
         if largest.nbytes > _MOST_BYTES:
             return f"its spectra take {largest.nbytes} B; at most {_MOST_BYTES} B"
         parts = -(-work.batch // max(largest.work.batch, 1))
         launches = (parts - 1) * _LAUNCHES_OF_A_PART * figures.launch_seconds
         seconds = _seconds_beside(problem, figures) + launches + parts * largest.seconds(figures)
-        return Offer(seconds, partial(_prepare, work, largest), largest.nbytes, error_factor=ERROR_FACTOR)
+        return Offer(seconds, partial(_prepare, work, largest, figures), largest.nbytes, error_factor=ERROR_FACTOR)
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that it can launch."""
-        return (*tile_units(self.by.dtypes), *(shape.unit for shape in self.by.shapes))
+        return (*tile_units(self.dtypes), *(shape.unit for each in self.by for shape in each.every_shape))
 
 
-FFT_TILING = FftTiling("fft_tiling", IN_FULL_PRECISION)
-FFT_TILING_3XTF32 = FftTiling("fft_tiling_3xtf32", BY_TENSOR_CORES)
+FFT_TILING = FftTiling("fft_tiling", (IN_FULL_PRECISION,))
+FFT_TILING_3XTF32 = FftTiling("fft_tiling_3xtf32", (BY_WGMMA, BY_TENSOR_CORES))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from dnncore.cuda.params import ADDRESS, FLOATING, c_type, struct
+from dnncore.cuda.calls import Calls, FieldPath, Place, kernel_call
+from dnncore.cuda.params import ADDRESS, FLOATING, c_type, record, struct
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
-__all__ = ["BY_TENSOR_CORES", "IN_FULL_PRECISION", "PRODUCT_PARAMS", "ProductShape", "Products"]
+__all__ = ["BY_TENSOR_CORES", "FEW_ROWS", "IN_FULL_PRECISION", "ProductShape", "ProductWork", "Products"]
 
-PRODUCT_PARAMS = struct(
+_PRODUCT_PARAMS = struct(
     ("a", ADDRESS),
     ("b", ADDRESS),
     ("c", ADDRESS),
@@ -26,6 +28,33 @@ PRODUCT_PARAMS = struct(
     ("conjugate", "<i4"),
     ("accumulate", "<i4"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ProductWork:
+    """Complex matrices of one plane after the other: C[row][column] = sum over k of A[k][column] * conj(B[k][row]). Immutable.
+
+    Args:
+        planes: Frequencies, of each group.
+        rows: Of C.
+        row_pitch: Numbers from one k of B to the next; a multiple of 16 bytes, as is the next.
+        column_pitch: Of A, and of C from row to row.
+        depth: Products per sum.
+        conjugate: Whether conj(A) * B is wanted instead.
+        accumulate: Whether sums are added to what C holds.
+    """
+
+    planes: int
+    rows: int
+    row_pitch: int
+    column_pitch: int
+    depth: int
+    conjugate: bool
+    accumulate: bool
+
+    def tiles(self, shape: ProductShape) -> tuple[int, int]:
+        """Along the rows and along the columns of a plane."""
+        return -(-self.rows // shape.rows), -(-self.column_pitch // shape.columns)
 
 
 class ProductShape(Protocol):
@@ -48,6 +77,23 @@ class ProductShape(Protocol):
         """Summands that are multiplied at a time, of which the last ones may be zeros."""
 
     @property
+    def unit(self) -> Unit:
+        """What it is compiled from."""
+
+    def calls(self, work: ProductWork, places: Mapping[FieldPath, Place], figures: DeviceFigures, /) -> Calls:
+        """Of the kernel.
+
+        Args:
+            work: What is multiplied.
+            places: Where "a", "b" and "c" begin.
+            figures: The device's.
+        """
+
+
+class _TileOfABlock(ProductShape, Protocol):
+    """A kernel of which each block computes one tile."""
+
+    @property
     def threads(self) -> int:
         """Of a block."""
 
@@ -55,9 +101,22 @@ class ProductShape(Protocol):
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
 
-    @property
-    def unit(self) -> Unit:
-        """What it is compiled from."""
+
+def _calls(shape: _TileOfABlock, work: ProductWork, places: Mapping[FieldPath, Place]) -> Calls:
+    row_tiles, column_tiles = work.tiles(shape)
+    params = record(
+        _PRODUCT_PARAMS,
+        rows=work.rows,
+        row_pitch=work.row_pitch,
+        column_pitch=work.column_pitch,
+        depth=work.depth,
+        row_tiles=row_tiles,
+        column_tiles=column_tiles,
+        conjugate=work.conjugate,
+        accumulate=work.accumulate,
+    )
+    blocks = work.planes * row_tiles * column_tiles
+    return kernel_call(shape.unit, blocks, shape.threads, params, places, blends=False, shared_bytes=shape.shared_bytes)
 
 
 def _unit(entry: str, header: str, bounds: tuple[int, int], body: str) -> Unit:
@@ -65,7 +124,7 @@ def _unit(entry: str, header: str, bounds: tuple[int, int], body: str) -> Unit:
         source=(
             f'#include "dnncore/convolution/{header}.cuh"\n'
             "using namespace dnncore;\n"
-            f"static_assert(sizeof(fft::ProductParams) == {PRODUCT_PARAMS.itemsize});\n"
+            f"static_assert(sizeof(fft::ProductParams) == {_PRODUCT_PARAMS.itemsize});\n"
             f'extern "C" __global__ void __launch_bounds__({bounds[0]}, {bounds[1]}) {entry}'
             f"(const __grid_constant__ fft::ProductParams params) {{\n{body}}}\n"
         ),
@@ -125,6 +184,10 @@ class _Plain:
         kernel = f"product<{', '.join([c_type(self.dtype), *map(str, (*self.warps, *self.sums))])}>"
         entry = f"fft_product_{c_type(self.dtype)}_{self.rows}x{self.columns}"
         return _unit(entry, "fft_product", (self.threads, self.min_blocks), f"  fft::{kernel}(params);\n")
+
+    def calls(self, work: ProductWork, places: Mapping[FieldPath, Place], _figures: DeviceFigures) -> Calls:
+        """See `ProductShape`; a block for every tile."""
+        return _calls(self, work, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +256,10 @@ class _Tf32:
             "  Product::run(params, *reinterpret_cast<Product::Shared*>(shared));\n",
         )
 
+    def calls(self, work: ProductWork, places: Mapping[FieldPath, Place], _figures: DeviceFigures) -> Calls:
+        """See `ProductShape`; a block for every tile."""
+        return _calls(self, work, places)
+
 
 @dataclass(frozen=True, slots=True)
 class Products:
@@ -203,20 +270,42 @@ class Products:
         shapes: Kernels; of those of a dtype the ones with few rows first: they are for the few channels of a net's first layer.
         maths: The units that multiply; None: those of the dtype that is computed in.
         of_rate: What is reached of their rate.
+        small: A kernel for matrices no larger than its tile.
+        architectures: Of the devices that have them; empty for all.
+        fewest_rows: With fewer they are not taken.
     """
 
     dtypes: tuple[DType, ...]
     shapes: tuple[ProductShape, ...]
     maths: Maths | None
     of_rate: float
+    small: ProductShape | None = None
+    architectures: tuple[str, ...] = ()
+    fewest_rows: int = 0
 
-    def shape(self, dtype: DType, rows: int) -> ProductShape:
-        """The lowest tile that holds all rows, or else the highest; not of the batch, which the columns may be."""
+    @property
+    def every_shape(self) -> tuple[ProductShape, ...]:
+        """All kernels."""
+        return self.shapes if self.small is None else (*self.shapes, self.small)
+
+    def shape(self, dtype: DType, rows: int, columns: int | None = None) -> ProductShape:
+        """The lowest tile that holds all rows, or else the highest.
+
+        Args:
+            dtype: Of the tensors.
+            rows: Of the matrices.
+            columns: Of the matrices; None where they are of the batch: an image gets the same bits in every one.
+        """
+        small = self.small
+        if small is not None and columns is not None and rows <= small.rows and columns <= small.columns:
+            return small
         shapes = [shape for shape in self.shapes if shape.dtype is dtype.compute]
         return next((shape for shape in shapes if rows <= shape.rows), shapes[-1])
 
     def rate(self, dtype: DType, figures: DeviceFigures) -> float:
         """Multiplications of real numbers in a second; 0 where a device has no such units."""
+        if self.architectures and figures.architecture not in self.architectures:
+            return 0.0
         return figures.products_per_second(self.maths or Maths.of(dtype.compute)) * self.of_rate
 
 
@@ -238,6 +327,9 @@ IN_FULL_PRECISION = Products(
 # Three instructions of `mma.sync` make a product: 48 T of products in a second, where the kernels by themselves reached 29 to 35
 # with reading and writing spectra [measured on an H200].
 _OF_TF32_RATE = 0.18
+
+FEW_ROWS = 8
+"""Have a tile of their own."""
 
 BY_TENSOR_CORES = Products(
     dtypes=(DType.FLOAT32,),
