@@ -17,6 +17,8 @@ from dnncore.cuda import device
 from dnncore.cuda.calls import Calls, KernelCall
 from dnncore.cuda.device import CudaDevice
 from dnncore.cuda.runtime import driver_launch
+from dnncore.cuda.runtime.context import retained
+from dnncore.cuda.runtime.driver import CudaCallError
 from dnncore.cuda.runtime.stream import CudaStream
 from dnncore.cuda.unit import Unit
 from dnncore.errors import (
@@ -281,6 +283,12 @@ class TestFaults:
             launch(gpu, stream, FILL, 1, 4096, fill_params(memory.at(0), 1))
         assert not isinstance(raised.value, DeviceFaultError)
         stream.synchronize()
+
+    def test_a_call_refused_where_no_context_is_current_harms_nothing(self, gpu: CudaDevice) -> None:
+        context, found = retained(0), list[DeviceError]()
+        assert in_thread(lambda: found.append(context.mapped(CudaCallError("cuLaunchKernel", 1)))) == []
+        assert [type(error) for error in found] == [DeviceError]
+        gpu.create_stream().synchronize()
 
     def test_an_illegal_access_is_a_fault_from_then_on(self) -> None:
         run = run_python(

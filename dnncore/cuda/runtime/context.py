@@ -69,12 +69,16 @@ class Context:
             self._driver_context.pop()
 
     def mapped(self, error: Exception) -> DeviceError:
-        """One of our errors for one of the driver's; this context is current.
+        """One of our errors for one of the driver's, whichever context is current.
 
         It tells a refused call from a lost context: after a sticky fault the next call fails too, whatever it is.
         """
         try:
-            self._driver_context.synchronize()
+            self._driver_context.push()
+            try:
+                self._driver_context.synchronize()
+            finally:
+                self._driver_context.pop()
         except self._driver_errors as again:
             self._fault = self._fault or str(again)
             return DeviceFaultError(f"{self.name} is lost: {self._fault}; the process must be replaced")
