@@ -61,23 +61,36 @@ class Held:
         """Nothing is gathered."""
 
 
+def lane_of(server: grpc.Server, held: Held, gate: Gate) -> fast.Lane:
+    return fast.Lane(
+        server,
+        {PATH: held.handle},
+        gate,
+        Answers(),
+        refuse=lambda _call, _error: None,
+        objection=held.objection,
+        gathering=held,
+        door=Door(Outlook(), lambda: False, lambda _method, _error, _count: None),
+        hurried=(),
+        max_calls=10,
+        clock=time.monotonic_ns,
+    )
+
+
 def stop_while_held(where: str) -> tuple[bool, bool, int]:
     """Whether the lane ended with its server and once it could, and the calls that were counted in and not out."""
     held, gate = Held(where), Gate()
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
-    door = Door(Outlook(), lambda: False, lambda _method, _error, _count: None)
-    lane = fast.Lane(
-        *(server, {PATH: held.handle}, gate, Answers(), lambda _call, _error: None, held.objection, held, door, ()),
-        *(10, time.monotonic_ns),
-    )
+    lane = lane_of(server, held, gate)
     server.start()
     lane.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.unary_unary(PATH, None, None).future(b"ping")
         assert held.reached.wait(PATIENCE_S)
         server.stop(0).wait()
-        assert isinstance(call.exception(PATIENCE_S), grpc.RpcError)
+        with pytest.raises(grpc.RpcError):
+            call.result(PATIENCE_S)
     fast._CLOSE_S = 0.0
     with_its_server = lane.close()
     held.go.set()
@@ -94,13 +107,7 @@ def test_a_lane_that_slept_through_its_servers_stop_ends_its_calls_and_then_itse
 
 
 def test_a_lane_that_never_began_has_nothing_to_end() -> None:
-    nothing = Held("nowhere")
-    door = Door(Outlook(), lambda: False, lambda _method, _error, _count: None)
-    lane = fast.Lane(
-        *(grpc.server(ThreadPoolExecutor(1)), {PATH: nothing.handle}, Gate(), Answers(), lambda _call, _error: None),
-        *(nothing.objection, nothing, door, (), 10, time.monotonic_ns),
-    )
-    assert lane.close()
+    assert lane_of(grpc.server(ThreadPoolExecutor(1)), Held("nowhere"), Gate()).close()
 
 
 if __name__ == "__main__":

@@ -239,14 +239,20 @@ class _Method:
         else:
             error = lane.objection(self._path, event.invocation_metadata)
         if error is None and self._hurried and not lane.answers.holding:
-            verdict = lane.door.verdict(self.name, arrival_ns, deadline_ns)
+            verdict = lane.door.verdict(self.name, arrival_ns, deadline_ns, event.invocation_metadata)
             if verdict is not None:
                 lane.turn_away(event.call, verdict)
                 return
         call = _LaneCall(lane, self, event, arrival_ns, deadline_ns)
         lane.unanswered.add(call)
         if error is None:
-            if self._hurried and deadline_ns is not None and lane.door.lags(arrival_ns) and not lane.answers.holding:
+            if (
+                self._hurried
+                and deadline_ns is not None
+                and lane.door.lags(arrival_ns)
+                and not lane.answers.holding
+                and not lane.door.is_urgent(event.invocation_metadata)
+            ):
                 lane.waiting.add(call, lane.door.waits_until_ns(arrival_ns, deadline_ns))
             else:
                 call.receive()
