@@ -54,7 +54,7 @@ class Bench:
     def ask(self, model: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run it against the server."""
         address = str(self.ready["http" if "http" in arguments else "grpc"]).removeprefix("http://")
-        command = [self.program, "-m", model, "-u", address, "--request-count", str(REQUESTS), *ZEROS, *arguments]
+        command = [str(self.program), "-m", model, "-u", address, "--request-count", str(REQUESTS), *ZEROS, *arguments]
         return subprocess.run(
             command, capture_output=True, text=True, timeout=60, env=self.environment, cwd=self.folder, check=False
         )
@@ -62,7 +62,7 @@ class Bench:
     def successes_and_failures(self, model: str) -> tuple[int, int]:
         """Requests that the server has counted so far."""
         with grpc.insecure_channel(str(self.ready["grpc"])) as channel:
-            stub = inference_grpc.GRPCInferenceServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = inference_grpc.GRPCInferenceServiceStub(channel)
             request = inference.ModelStatisticsRequest(name=model)
             (found,) = stub.ModelStatistics(request, timeout=PATIENCE_S).model_stats
         return found.inference_stats.success.count, found.inference_stats.fail.count
