@@ -16,6 +16,9 @@ export PYTHONDONTWRITEBYTECODE :=
 # What is compiled for the emulator, and PyCUDA, are kept by all that they are made of; clones that name one folder share them.
 MADE ?= $(CURDIR)/.build
 
+# NVIDIA's load generator, which that release of tritonclient has, and CUDA's runtime library, which it links. Nothing of them is imported.
+PERF_ANALYZER := $(CURDIR)/.build/perf_analyzer-2.51.0
+
 # CUDA kernels run on the emulated driver where it can be built; else WHY_NOT says what is missing.
 EMULATOR := $(CURDIR)/.build/emulator
 WHY_NOT  := $(shell $(PYTHON) -m emulator.toolkit --why-not)
@@ -49,7 +52,7 @@ else
 	@echo "CUDA kernels were not run: $(WHY_NOT)"
 endif
 
-ready: $(VENV)/.dev $(if $(WHY_NOT),,prepared)  ## install and build what lint, type and test need; worth a `make -j2`
+ready: $(VENV)/.dev $(if $(filter Linux x86_64,$(shell uname -sm)),$(PERF_ANALYZER)/.got) $(if $(WHY_NOT),,prepared)  ## install and build what lint, type and test need; worth a `make -j2`
 
 lint: $(VENV)/.dev  ## style, imports between the floors, stubs that are up to date
 	$(BIN)/ruff check .
@@ -127,6 +130,10 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 $(VENV)/.gpu: pyproject.toml | $(BIN)/python
 	$(BIN)/python $(INSTALL) -e '.[dev,cuda]'
 	@touch $@ $(VENV)/.dev $(VENV)/.demo
+
+$(PERF_ANALYZER)/.got: | $(BIN)/python
+	$(BIN)/python $(INSTALL) --no-deps --upgrade --target $(@D) tritonclient==2.51.0 'nvidia-cuda-runtime-cu12==12.9.*'
+	@touch $@
 
 # The parts of the CUDA toolkit that nvcc and PyCUDA's build need, for machines without one.
 $(VENV)/.toolkit: pyproject.toml | $(VENV)/.dev

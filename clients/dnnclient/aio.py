@@ -45,13 +45,14 @@ class Client:
         retry: RetryPolicy | None = DEFAULT_RETRY,
         channels: int = 1,
         token: str | None = None,
+        priority: int = 0,
         credentials: grpc.ChannelCredentials | None = None,
         options: Sequence[tuple[str, int | str]] = (),
     ) -> None:
         self._target = target
         self._channels = open_several(lambda: open_aio_channel(target, credentials, options), channels)
         self._connections = Connections(
-            target, self._channels, model=model, timeout_s=timeout_s, retry=retry, token=token
+            target, self._channels, model=model, timeout_s=timeout_s, retry=retry, token=token, priority=priority
         )
 
     async def classify(
@@ -62,10 +63,12 @@ class Client:
         version: str = "",
         top_k: int = 5,
         timeout_s: float | None = None,
+        priority: int | None = None,
     ) -> list[Classification]:
         """Classify one image or several, in one request; files are read in a thread."""
         model = self._connections.model_name(model)
-        build = partial(calls.classify, images, model=model, version=version, top_k=top_k)
+        priority = self._connections.priority(priority)
+        build = partial(calls.classify, images, model=model, version=version, top_k=top_k, priority=priority)
         call = await asyncio.to_thread(build) if _has_paths(images) else build()
         return await self._run(call, timeout_s)
 
@@ -77,10 +80,14 @@ class Client:
         model: str | None = None,
         version: str = "",
         timeout_s: float | None = None,
+        priority: int | None = None,
     ) -> dict[str, np.ndarray]:
         """Run a model on tensors by name, over the Open Inference Protocol."""
         model = self._connections.model_name(model)
-        return await self._run(calls.infer(inputs, outputs=outputs, model=model, version=version), timeout_s)
+        priority = self._connections.priority(priority)
+        return await self._run(
+            calls.infer(inputs, outputs=outputs, model=model, version=version, priority=priority), timeout_s
+        )
 
     async def model(self, name: str | None = None, version: str = "", *, timeout_s: float | None = None) -> ModelInfo:
         """Ask for a model's versions, input, labels and preprocessing."""

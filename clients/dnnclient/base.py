@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from dnnclient.calls import METHODS, Call
-from dnnclient.channels import Methods, bearer
+from dnnclient.channels import Methods, bearer, ranked
 from dnnclient.errors import InvalidArgumentError
 from dnnclient.retries import Attempts, RetryBudget, RetryPolicy
 from dnncore.errors import BadParamError, ClosedError
@@ -46,6 +46,7 @@ class Connections:
         timeout_s: Of calls that give none.
         retry: None: a call is sent once.
         token: Shown with each call.
+        priority: Of calls that give none.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Connections:
         timeout_s: float,
         retry: RetryPolicy | None,
         token: str | None,
+        priority: int,
     ) -> None:
         self.closed = False
         self._target = target
@@ -65,6 +67,8 @@ class Connections:
         self._retry = retry
         self._budget = None if retry is None else RetryBudget(retry)
         self._metadata = bearer(token)
+        self._priority = priority
+        ranked(priority)  # what is wrong with it is said here, and not by the first call
         self._methods = Methods(channels, METHODS)
 
     def model_name(self, name: str | None) -> str:
@@ -77,6 +81,10 @@ class Connections:
         if not name:
             raise InvalidArgumentError("no model is named; give model=... here or to Client(...)")
         return name
+
+    def priority(self, priority: int | None) -> int:
+        """What a call gives, or the default."""
+        return self._priority if priority is None else priority
 
     def attempts(self, call: Call[Any], timeout_s: float | None) -> Attempts:
         """Begin a call."""
@@ -91,4 +99,6 @@ class Connections:
         """
         if self.closed:
             raise ClosedError(f"this client of {self._target} was closed; make a new one")
-        return self._methods.next(call.method)(call.request, timeout=attempts.remaining_s, metadata=self._metadata)
+        return self._methods.next(call.method)(
+            call.request, timeout=attempts.remaining_s, metadata=self._metadata + call.metadata
+        )

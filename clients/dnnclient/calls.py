@@ -12,7 +12,7 @@ from dnnapi.inference import grpc_service_pb2 as oip
 from dnnapi.v1 import classifier_pb2 as pb
 
 from dnnclient import messages
-from dnnclient.channels import Method
+from dnnclient.channels import Metadata, Method, ranked
 from dnnclient.results import Classification, ModelInfo
 
 __all__ = ["CLASSIFY", "METHODS", "Call", "classify", "infer", "live", "model", "ready"]
@@ -44,16 +44,18 @@ class Call(Generic[_Result]):
         request: The message.
         read: Makes the result of the response; raises ServerError for one that makes no sense.
         retried: Whether it may be sent again; what asks for a server's state takes the first answer.
+        metadata: What goes along with it.
     """
 
     method: Method
     request: Any
     read: Callable[[Any], _Result]
     retried: bool = True
+    metadata: Metadata = ()
 
 
 def classify(
-    images: messages.Image | Sequence[messages.Image], *, model: str, version: str, top_k: int
+    images: messages.Image | Sequence[messages.Image], *, model: str, version: str, top_k: int, priority: int
 ) -> Call[list[Classification]]:
     """Classify images; files are read here."""
     request = messages.classify_request(images, model=model, version=version, top_k=top_k)
@@ -62,15 +64,18 @@ def classify(
         messages.check_answer(request, response)
         return messages.classifications(response)
 
-    return Call(CLASSIFY, request, read)
+    return Call(CLASSIFY, request, read, metadata=ranked(priority))
 
 
 def infer(
-    inputs: Mapping[str, np.ndarray], *, outputs: Sequence[str], model: str, version: str
+    inputs: Mapping[str, np.ndarray], *, outputs: Sequence[str], model: str, version: str, priority: int
 ) -> Call[dict[str, np.ndarray]]:
     """Run a model on tensors."""
     request = messages.infer_request(inputs, outputs=outputs, model=model, version=version)
-    return Call(_MODEL_INFER, request, messages.infer_outputs)
+    metadata = ranked(priority)
+    if priority:
+        request.parameters["priority"].uint64_param = priority  # where other servers look for it
+    return Call(_MODEL_INFER, request, messages.infer_outputs, metadata=metadata)
 
 
 def model(name: str, version: str) -> Call[ModelInfo]:

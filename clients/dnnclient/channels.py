@@ -13,7 +13,7 @@ import grpc.aio
 
 from dnncore.errors import BadParamError
 
-__all__ = ["Metadata", "Method", "Methods", "bearer", "open_aio_channel", "open_channel", "tls_credentials"]
+__all__ = ["Metadata", "Method", "Methods", "bearer", "open_aio_channel", "open_channel", "ranked", "tls_credentials"]
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -122,3 +122,14 @@ def bearer(token: str | None) -> Metadata:
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise BadParamError("a token is one or more printable ASCII characters without spaces")
     return (("authorization", f"Bearer {token}"),)
+
+
+def ranked(priority: int) -> Metadata:
+    """The metadata by which dnnserve knows a call's priority before it reads the request; none for 0, the model's own.
+
+    Raises:
+        BadParamError: it is negative.
+    """
+    if priority < 0:
+        raise BadParamError(f"priority is {priority}; use 1 for the most important, or 0 for the model's own")
+    return (("dnn-priority", str(priority)),) if priority else ()

@@ -44,6 +44,13 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument("--tls-ca", type=Path, metavar="PEM", help="use TLS, with servers for which these vouch")
     common.add_argument("--tls-cert", type=Path, metavar="PEM", help="this client's certificates, for mutual TLS")
     common.add_argument("--tls-key", type=Path, metavar="PEM", help="the key of the first of them")
+    common.add_argument(
+        "--priority",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="1 is the most important, 8 the least; default: the model's",
+    )
     common.add_argument("--token-file", type=Path, metavar="FILE", help="a bearer token, alone in a file")
 
     classify = commands.add_parser("classify", parents=[common], help="print the most probable labels of images")

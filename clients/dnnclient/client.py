@@ -38,6 +38,8 @@ class Client:
         retry: When a call is sent again; None: never.
         channels: Connections, used in turn. A server with several front ends gives each connection to one of them.
         token: A bearer token, for a server that asks for one. Without TLS, whoever listens reads it.
+        priority: Of requests that give none: 1 is the most important, 2 the usual one, 8 the least; 0: the model's own. dnnserve
+            goes by it before it reads a request; other servers may know it for tensors, or not at all.
         credentials: For TLS (`tls_credentials` makes them); without them the connection is plain.
         options: gRPC channel options, over this package's own.
     """
@@ -51,13 +53,14 @@ class Client:
         retry: RetryPolicy | None = DEFAULT_RETRY,
         channels: int = 1,
         token: str | None = None,
+        priority: int = 0,
         credentials: grpc.ChannelCredentials | None = None,
         options: Sequence[tuple[str, int | str]] = (),
     ) -> None:
         self._target = target
         self._channels = open_several(lambda: open_channel(target, credentials, options), channels)
         self._connections = Connections(
-            target, self._channels, model=model, timeout_s=timeout_s, retry=retry, token=token
+            target, self._channels, model=model, timeout_s=timeout_s, retry=retry, token=token, priority=priority
         )
 
     def classify(
@@ -68,6 +71,7 @@ class Client:
         version: str = "",
         top_k: int = 5,
         timeout_s: float | None = None,
+        priority: int | None = None,
     ) -> list[Classification]:
         """Classify one image or several, in one request.
 
@@ -78,6 +82,7 @@ class Client:
             version: Of the model; empty for the latest.
             top_k: Most labels for each image.
             timeout_s: Of this call; the client's own when None.
+            priority: Of this call; the client's own when None.
 
         Returns:
             One Classification an image, in order.
@@ -86,7 +91,9 @@ class Client:
             OSError: a Path cannot be read.
         """
         model = self._connections.model_name(model)
-        return self._run(calls.classify(images, model=model, version=version, top_k=top_k), timeout_s)
+        priority = self._connections.priority(priority)
+        call = calls.classify(images, model=model, version=version, top_k=top_k, priority=priority)
+        return self._run(call, timeout_s)
 
     def infer(
         self,
@@ -96,6 +103,7 @@ class Client:
         model: str | None = None,
         version: str = "",
         timeout_s: float | None = None,
+        priority: int | None = None,
     ) -> dict[str, np.ndarray]:
         """Run a model on tensors by name, over the Open Inference Protocol; works with any server that speaks it.
 
@@ -105,12 +113,16 @@ class Client:
             model: Name of the model; the client's own when None.
             version: Of the model; empty for the latest.
             timeout_s: Of this call; the client's own when None.
+            priority: Of this call; the client's own when None.
 
         Returns:
             Arrays by output name, read-only.
         """
         model = self._connections.model_name(model)
-        return self._run(calls.infer(inputs, outputs=outputs, model=model, version=version), timeout_s)
+        priority = self._connections.priority(priority)
+        return self._run(
+            calls.infer(inputs, outputs=outputs, model=model, version=version, priority=priority), timeout_s
+        )
 
     def model(self, name: str | None = None, version: str = "", *, timeout_s: float | None = None) -> ModelInfo:
         """Ask for a model's versions, input, labels and preprocessing."""

@@ -42,7 +42,12 @@ def _classify(options: argparse.Namespace) -> int:
     retry = RetryPolicy(max_attempts=1 + options.retries) if options.retries else None
     with (
         Client(
-            options.server, model=options.model, timeout_s=options.timeout, retry=retry, **_security(options)
+            options.server,
+            model=options.model,
+            timeout_s=options.timeout,
+            retry=retry,
+            priority=options.priority,
+            **_security(options),
         ) as client,
         ThreadPoolExecutor(_REQUESTS_AT_A_TIME) as pool,
     ):
@@ -93,6 +98,7 @@ def _load(options: argparse.Namespace) -> int:
         deadline_s=[deadline_ms / 1e3 for deadline_ms in options.deadline_ms],
         warmup_s=options.warmup,
         channels=options.channels,
+        priority=options.priority,
         on_progress=_show if options.progress else None,
         **security,
     )

@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 
 from dnnclient.arrivals import Arrivals, ClosedLoop, OpenLoop
 from dnnclient.calls import CLASSIFY
-from dnnclient.channels import Metadata, bearer, open_aio_channel
+from dnnclient.channels import Metadata, bearer, open_aio_channel, ranked
 from dnnclient.errors import ServerError
 from dnnclient.messages import Image, check_answer, classify_request, num_images
 from dnnclient.report import OK, LoadReport, Progress, Sample, Tally
@@ -54,6 +54,7 @@ def run_load(
     channels: int = 1,
     credentials: grpc.ChannelCredentials | None = None,
     token: str | None = None,
+    priority: int = 0,
     keep_results: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> LoadReport:
@@ -77,6 +78,7 @@ def run_load(
         channels: Connections, used in turn. A server with several front ends gives each connection to one of them.
         credentials: For TLS.
         token: A bearer token, for a server that asks for one.
+        priority: Of all requests, as `Client` takes it.
         keep_results: Whether the report shall hold each image's predicted index.
         on_progress: Called once a second.
 
@@ -93,11 +95,13 @@ def run_load(
         for start in range(0, len(images), images_per_request)
     ]
 
+    metadata = bearer(token) + ranked(priority)
+
     async def run() -> LoadReport:
         opened = [open_aio_channel(target, credentials) for _ in range(channels)]
         try:
             calls = [channel.unary_unary(CLASSIFY.path, None, None) for channel in opened]
-            sender = _Sender(payloads, calls, deadlines, bearer(token), keep_results)
+            sender = _Sender(payloads, calls, deadlines, metadata, keep_results)
             phases = _Phases(requests, duration_s, warmup_s)
             watch = asyncio.create_task(_watch(sender, phases, on_progress))
             try:

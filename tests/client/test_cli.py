@@ -140,6 +140,13 @@ def test_a_token_from_a_file_is_shown_with_every_call_and_a_busy_server_is_asked
     assert [seen.get("authorization") for seen in server.metadata] == ["Bearer s3cret"] * 4
 
 
+def test_a_priority_is_stated_with_every_request(server: FakeServer, images: list[Path]) -> None:
+    arguments = ["--server", server.target, "--model", "digits", "--priority", "1"]
+    assert main(["classify", str(images[0]), *arguments]) == 0
+    assert main(["load", "--synthetic", "--requests", "2", *arguments]) == 0
+    assert [seen.get("dnn-priority") for seen in server.metadata] == ["1"] * 3
+
+
 def test_load_with_failed_requests_has_status_1(
     server: FakeServer, images: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from dnnclient import (
     UnimplementedError,
 )
 
-from dnncore.errors import ClosedError, DnncoreError
+from dnncore.errors import BadParamError, ClosedError, DnncoreError
 from tests.client.fake_server import PREPROCESSING, FakeServer, image
 
 
@@ -64,6 +64,18 @@ def test_model_describes_the_version_asked_for(client: Client) -> None:
     assert len(info.labels) == 10
     assert info.max_batch_size == 8
     assert client.model().version == "2"
+
+
+def test_a_call_may_state_a_priority_and_the_client_a_default(server: FakeServer) -> None:
+    with Client(server.target, model="digits", priority=3) as client:
+        client.classify(image(1))
+        client.classify(image(1), priority=1)
+        client.classify(image(1), priority=0)
+        with pytest.raises(BadParamError, match="priority is -1"):
+            client.classify(image(1), priority=-1)
+    assert [seen.get("dnn-priority") for seen in server.metadata] == ["3", "1", None]
+    with pytest.raises(BadParamError, match="priority is -1"):
+        Client(server.target, priority=-1)
 
 
 def test_infer_sends_and_returns_arrays_by_name(client: Client) -> None:

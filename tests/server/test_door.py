@@ -8,6 +8,7 @@ import grpc
 import pytest
 from dnnserve.errors import DeadlineExpiredError, OverloadedError, RequestError, RestartingError, UnreachableError
 from dnnserve.front.door import Door, Verdict
+from dnnserve.scheduling.entry import level_of
 from dnnserve.scheduling.outlook import Outlook
 
 MS = 1_000_000
@@ -129,6 +130,32 @@ def test_requests_whose_bytes_come_slowly_do_not_make_the_reader_late(bench: Ben
     for _ in range(8):
         bench.door.read(NOW - 5 * MS, NOW)
     assert bench.door.lags(NOW)
+
+
+@pytest.mark.parametrize(
+    ("usual", "stated", "is_read", "is_urgent"),
+    [
+        (0, None, False, False),
+        (0, "0", False, False),
+        (0, "1", True, True),
+        (0, "2", False, False),
+        (0, "5", False, False),
+        (1, None, False, False),
+        (1, "1", False, False),
+        (3, "2", True, True),
+        (0, "soon", True, True),
+        (0, "-1", True, True),
+        (0, "1" * 30, True, True),
+    ],
+)
+def test_who_states_to_be_more_important_than_who_was_refused_is_read_and_so_is_who_states_nonsense(
+    bench: Bench, usual: int, stated: str | None, is_read: bool, is_urgent: bool
+) -> None:
+    bench.door.usual_priority = usual
+    bench.outlook.hear(NOW, NOW + 40 * MS, NOW + 70 * MS, level_of(usual))
+    headers = [("user-agent", "test"), *([] if stated is None else [("dnn-priority", stated)])]
+    assert (bench.door.verdict(INFER, NOW, NOW + 55 * MS, headers) is None) == is_read
+    assert bench.door.is_urgent(headers) == is_urgent
 
 
 @pytest.mark.parametrize(

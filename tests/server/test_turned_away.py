@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import dnnclient
 import grpc
 import pytest
 from dnnserve.app import Server
@@ -15,8 +16,10 @@ from dnnserve.errors import OverloadedError, RequestError, UnreachableError
 from dnnserve.scheduling import outlook
 
 from benchmarks.front_end import INFER
-from tests.server.fakes import PATIENCE_S, Lab, make_spec, wait_until
-from tests.server.serving import Client, infer_request, scores, serving, status
+from tests.server.fakes import PATIENCE_S, Lab, make_rows, make_spec, wait_until
+from tests.server.serving import Client, front_end, infer_request, scores, serving, status
+
+__all__ = ["front_end"]
 
 CODE = grpc.StatusCode
 REFUSED = "ModelInfer", "toy", "RESOURCE_EXHAUSTED", "1"
@@ -24,17 +27,21 @@ REFUSED = "ModelInfer", "toy", "RESOURCE_EXHAUSTED", "1"
 
 class Crowd:
     """Has a server's scheduler refuse every request, as if others waited before it, until it may `go` on; or, with `most_rows`,
-    those that have more, as if no device could do that in time.
+    those that have more, as if no device could do that in time. Requests of the priority
+    `spares` go on, and are not counted.
     """
 
-    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch, most_rows: int = 0) -> None:
+    def __init__(self, server: Server, monkeypatch: pytest.MonkeyPatch, most_rows: int = 0, spares: int = 0) -> None:
         self.asked = 0
-        self._most_rows, self._submit = most_rows, server.scheduler.submit
+        self._most_rows, self._spares, self._submit = most_rows, spares, server.scheduler.submit
         self.go = monkeypatch.undo
         monkeypatch.setattr(server.scheduler, "submit", self._refuse)
 
     def _refuse(self, *requests: InferenceRequest) -> None:
         for request in requests:
+            if self._spares and request.priority == self._spares:
+                self._submit(request)
+                continue
             self.asked += 1
             if len(request.block) <= self._most_rows:
                 self._submit(request)
@@ -110,6 +117,55 @@ def test_where_requests_take_turns_by_more_than_their_deadlines_they_are_read(
             assert status(client.send(timeout=PATIENCE_S + number))[0] is CODE.RESOURCE_EXHAUSTED
         assert crowd.asked == 3
         crowd.go()
+
+
+def test_who_states_a_priority_in_the_headers_is_read_while_others_are_refused_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with (
+        serving(Lab(), front_end="fast") as (server, client),
+        monkeypatch.context() as patch,
+        dnnclient.Client(server.addresses.grpc, model="toy", retry=None) as ours,
+    ):
+        crowd = Crowd(server, patch, spares=1)
+        rows = {"data": make_rows(3.0)}
+        for number in range(3):
+            assert status(client.send(timeout=PATIENCE_S + number))[0] is CODE.RESOURCE_EXHAUSTED
+            answer = ours.infer(rows, timeout_s=PATIENCE_S + number, priority=1)
+            assert answer["scores"].tolist() == [[3.0, 6.0, 9.0]]
+            with pytest.raises(dnnclient.OverloadedError):
+                ours.infer(rows, timeout_s=PATIENCE_S + number, priority=3)
+        assert crowd.asked == 1, "the first that had no priority, and nobody since"
+        crowd.go()
+
+
+@pytest.mark.usefixtures("front_end")
+def test_a_priority_of_the_headers_holds_for_classes_too_and_one_of_the_message_wins(caplog: Any) -> None:
+    with caplog.at_level("INFO", "dnnserve.access"), serving(Lab(), access_log=True) as (server, client):
+        with dnnclient.Client(server.addresses.grpc, model="toy", priority=3) as ours:
+            ours.classify(make_rows(1.0))
+        request = infer_request()
+        request.parameters["priority"].int64_param = 4
+        client.infer.ModelInfer(request, timeout=PATIENCE_S, metadata=[("dnn-priority", "1")])
+        wrong = client.infer.ModelInfer.future(infer_request(), timeout=PATIENCE_S, metadata=[("dnn-priority", "soon")])
+        assert status(wrong) == (
+            CODE.INVALID_ARGUMENT,
+            "the header dnn-priority is 'soon'; send 1 for the most important, or 0 for the model's",
+        )
+        wait_until(lambda: len([record for record in caplog.records if record.name == "dnnserve.access"]) == 3)
+    fields = [record.fields for record in caplog.records if record.name == "dnnserve.access"]
+    assert [each.get("priority") for each in fields] == [3, 4, None]
+
+
+def test_a_name_that_nobody_knows_is_told_when_its_request_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(Lab(), front_end="fast") as (server, client), monkeypatch.context() as patch:
+        crowd = Crowd(server, patch)
+        assert status(client.send(timeout=PATIENCE_S))[0] is CODE.RESOURCE_EXHAUSTED
+        nobody = infer_request(model="nobody")
+        unread = client.infer.ModelInfer.future(nobody, timeout=PATIENCE_S + 1)
+        assert status(unread)[0] is CODE.RESOURCE_EXHAUSTED, "what docs/client.md says of a name"
+        crowd.go()
+        assert status(client.infer.ModelInfer.future(nobody, timeout=PATIENCE_S / 2))[0] is CODE.NOT_FOUND
 
 
 def test_with_an_access_log_each_call_has_its_line(

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import grpc
 
-from dnnserve.errors import DeadlineExpiredError, OverloadedError, RequestError, RestartingError, UnreachableError
+from dnnserve.errors import (
+    DeadlineExpiredError,
+    InvalidRequestError,
+    OverloadedError,
+    RequestError,
+    RestartingError,
+    UnreachableError,
+)
 from dnnserve.front.call import Arrived, Trailer
+from dnnserve.front.priority import stated_priority
 from dnnserve.front.status import PUSHBACK
+from dnnserve.scheduling.entry import level_of
 from dnnserve.scheduling.outlook import Outlook
 
 __all__ = ["Door", "TurnedAway", "Verdict"]
@@ -57,7 +66,8 @@ _LATE_CODE: int = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 
 
 class Door:
-    """Turns calls away of which enough is known without their requests. Owned by the lane's thread, but for `judges`.
+    """Turns calls away of which enough is known without their requests. Owned by the lane's thread, but for `judges` and
+    `usual_priority`.
 
     To refuse a call whose request has been read costs the lane as much as to take it to a device, and where calls come faster than
     they can be read, those that are read have waited for so long that they are refused. So a call is refused as it comes whose
@@ -70,11 +80,13 @@ class Door:
 
     Attributes:
         judges: Whether the outlook is asked: there is one model that a request may be for.
+        usual_priority: Of requests that state none, as `ModelSpec` has it.
         holds: Whether calls have been turned away of which nobody was told.
     """
 
     def __init__(self, outlook: Outlook, tells: Callable[[], bool], on_turned_away: TurnedAway) -> None:
         self.judges = False
+        self.usual_priority = 0
         self.holds = False
         self._outlook = outlook
         self._tells = tells
@@ -99,8 +111,14 @@ class Door:
         """Whether calls have waited for the thread that reads their requests."""
         return self._lag_ns > _PROMPT_NS and now_ns < self._lag_until_ns
 
-    def verdict(self, method: str, now_ns: int, deadline_ns: int | None) -> Verdict | None:
-        """What a call of a method is told that comes now; None: its request is read."""
+    def is_urgent(self, metadata: Iterable[Sequence[Any]]) -> bool:
+        """Whether a call's headers state that it is more important than the usual."""
+        return self._level(metadata) < level_of(self.usual_priority)
+
+    def verdict(
+        self, method: str, now_ns: int, deadline_ns: int | None, metadata: Iterable[Sequence[Any]] = ()
+    ) -> Verdict | None:
+        """What a call of a method is told that comes now with these headers; None: its request is read."""
         if deadline_ns is None:
             return None
         read_ns = now_ns + self._lag_ns if now_ns < self._lag_until_ns else now_ns
@@ -111,7 +129,7 @@ class Door:
             return None
         if self._outlook.is_unreachable(now_ns, deadline_ns):
             return _UNREACHABLE_VERDICT if self._count(method, _UNREACHABLE) else None
-        late_ns = self._outlook.late_ns(read_ns, deadline_ns)
+        late_ns = self._outlook.late_ns(read_ns, deadline_ns, self._level(metadata))
         if late_ns is None:
             return None
         return self._late(method, left_ns, late_ns, _RESTARTING if self._outlook.restarting else _LATE)
@@ -133,6 +151,12 @@ class Door:
         if waited_ns < _SHORTEST_WAIT_NS or waited_ns < left_ns // _WAITS:
             return None
         return self._late(call.method, left_ns, waited_ns, _LATE)
+
+    def _level(self, metadata: Iterable[Sequence[Any]]) -> int:
+        try:
+            return level_of(stated_priority(metadata) or self.usual_priority)
+        except InvalidRequestError:
+            return 0  # before all levels: it is read, and told so
 
     def _expired(self, method: str) -> Verdict | None:
         return _EXPIRED_VERDICT if self._count(method, _EXPIRED) else None

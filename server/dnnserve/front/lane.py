@@ -5,6 +5,10 @@ several times what the core itself takes. Here one thread polls a completion que
 request to its handler as bytes, and the answer is sent by the thread that has it. A call whose request never comes costs memory
 and no thread; a deadline and a cancellation are plain data.
 
+An operation that is begun on a queue which was shut down ends the process: the core checks, and aborts. Any thread that has an
+answer begins one, at any time. So the lane's thread shuts the queue down itself, and only when nobody can begin an operation any
+more: the stopped server has given back every call that it was asked for, and all calls have ended and have been answered.
+
 This is the only module that uses what grpcio does not promise: its Cython classes, and the core server within `grpc.server`.
 Releases 1.64 to 1.85 have them. `probe` tries them all on a server of its own, so that another release is found out at the start.
 """
@@ -63,7 +67,7 @@ class Gathering(Protocol):
 
 class Lane:
     """Takes unary calls of a `grpc.server` over a completion queue of its own. Thread-safe; handlers run in its one thread, to
-    which `open` belongs.
+    which `open` and `asked` belong. Operations on `unanswered` are atomic.
 
     Args:
         server: Not started yet; it is started before `start` and stopped before `close`.
@@ -77,6 +81,11 @@ class Lane:
         hurried: Paths of methods whose calls come to the door; the others are let in.
         max_calls: Calls that may be open at the same time, those included whose request has not come.
         clock: Monotonic nanoseconds.
+
+    Attributes:
+        asked: Calls that the core was asked for and has neither handed over nor, as it stops, given back.
+        open: Calls that were handed over and have not ended.
+        unanswered: Calls of which somebody may begin an operation: their answer has not been sent.
     """
 
     def __init__(
@@ -99,7 +108,8 @@ class Lane:
         self.refuse = refuse
         self.objection = objection
         self.max_calls = max_calls
-        self.open = 0
+        self.asked = self.open = 0
+        self.unanswered: set[_LaneCall] = set()
         self.waiting = _Waiting()
         self.door = door
         self._gathering = gathering
@@ -119,8 +129,12 @@ class Lane:
         self._thread.start()
 
     def close(self) -> bool:
-        """End the thread once the server has stopped and every call has ended; False: it has not ended in time."""
-        self.queue.shutdown()
+        """Wait for the end of the thread, the server having stopped; False: calls have not ended, or have not been answered.
+
+        Then it goes on until they are.
+        """
+        if self._thread.ident is None:
+            return True  # it was never started
         self._thread.join(_CLOSE_S)
         return not self._thread.is_alive()
 
@@ -149,6 +163,8 @@ class Lane:
             except Exception:  # noqa: BLE001 - whatever a call does, the next one gets its chance
                 _log.exception("an event of the fast lane failed")
             event = None  # before polling again: it may hold the last reference to a call, whose end is an event
+            if not self.asked and not self.open and not self.unanswered:
+                self.queue.shutdown()
             if waiting and (turns := turns + 1) >= _TURNS:
                 self._ask()
                 turns = 0
@@ -198,10 +214,14 @@ class _Method:
 
     def ask_for_call(self) -> None:
         """Let the core hand over one more call."""
-        queue = self._lane.queue
-        self._lane.core.request_registered_call(queue, queue, self._path, self._accept)
+        lane = self._lane
+        error = lane.core.request_registered_call(lane.queue, lane.queue, self._path, self._accept)
+        if error != cygrpc.CallError.ok:
+            raise RuntimeError(f"gRPC's core takes no calls of {self._path}: its error {error}")
+        lane.asked += 1
 
     def _accept(self, event: Any) -> None:
+        self._lane.asked -= 1
         if not event.success:
             return  # the server is shutting down
         try:
@@ -219,13 +239,20 @@ class _Method:
         else:
             error = lane.objection(self._path, event.invocation_metadata)
         if error is None and self._hurried and not lane.answers.holding:
-            verdict = lane.door.verdict(self.name, arrival_ns, deadline_ns)
+            verdict = lane.door.verdict(self.name, arrival_ns, deadline_ns, event.invocation_metadata)
             if verdict is not None:
                 lane.turn_away(event.call, verdict)
                 return
         call = _LaneCall(lane, self, event, arrival_ns, deadline_ns)
+        lane.unanswered.add(call)
         if error is None:
-            if self._hurried and deadline_ns is not None and lane.door.lags(arrival_ns) and not lane.answers.holding:
+            if (
+                self._hurried
+                and deadline_ns is not None
+                and lane.door.lags(arrival_ns)
+                and not lane.answers.holding
+                and not lane.door.is_urgent(event.invocation_metadata)
+            ):
                 lane.waiting.add(call, lane.door.waits_until_ns(arrival_ns, deadline_ns))
             else:
                 call.receive()
@@ -270,6 +297,7 @@ class _LaneCall:
     def turn_away(self, verdict: Verdict) -> None:
         """End it unread, instead of `receive`."""
         self._lane.turn_away(self._call, verdict)
+        self._lane.unanswered.discard(self)
 
     def receive_nothing(self) -> None:
         """Ask for word of the call's end alone."""
@@ -325,6 +353,8 @@ class _LaneCall:
                 self._lane.refuse(self, error)
             elif not self.cancelled:
                 self.fail(grpc.StatusCode.UNIMPLEMENTED, f"{self.method} takes exactly one request message")
+            else:  # nobody has been told of it, or will be
+                self._leave()
             return
         self._taken = True
         self._lane.gate.enter()
@@ -346,6 +376,7 @@ class _LaneCall:
         self._leave()
 
     def _leave(self) -> None:
+        self._lane.unanswered.discard(self)
         if self._taken:
             self._taken = False
             self._lane.gate.leave()

@@ -32,6 +32,7 @@ from dnnserve.front.decoding import DecodePool
 from dnnserve.front.door import Door
 from dnnserve.front.intake import Intake, Queue
 from dnnserve.front.parameters import Wanted, numbers_of
+from dnnserve.front.priority import stated_priority
 from dnnserve.front.requests import InferenceInput
 from dnnserve.front.sources import Checkpoint, Images
 from dnnserve.front.status import Status, status_of
@@ -40,6 +41,7 @@ from dnnserve.front.writing import WritePool
 from dnnserve.questions import Answer as Answered
 from dnnserve.questions import Control
 from dnnserve.questions import Question as ControlQuestion
+from dnnserve.scheduling.entry import level_of
 from dnnserve.scheduling.outlook import Outlook
 from dnnserve.shared_memory.regions import Origin, Regions
 from dnnserve.statistics import ModelSnapshot
@@ -270,9 +272,10 @@ class Service:
         exchange.encode = encode
         source, pixels, exchange.wanted, timeout_us, priority, exchange.origins = question.read(spec)
         deadline_ns = self._deadline_ns(exchange.call, spec, timeout_us)
-        if priority or timeout_us is not None:
-            self._outlook.distrust(self._clock())  # its turn does not come by the deadline of its call
-        priority = priority or spec.priority
+        known = stated_priority(exchange.call.metadata) or spec.priority
+        priority = priority or known
+        if timeout_us is not None or level_of(priority) != level_of(known):
+            self._outlook.distrust(self._clock())  # its turn comes by more than was known of its call
         if isinstance(source, (Images, SharedImages, SharedRows)):
             checkpoint = partial(self._check_wanted, exchange.call, deadline_ns)
             submit = partial(self._submit, exchange, spec, deadline_ns, priority, pixels)
@@ -343,10 +346,13 @@ class Service:
             self._outlook.hear_least(now_ns, error.answer_ns - now_ns)
         else:
             restarting = isinstance(error, RestartingError)
-            self._outlook.hear(now_ns, request.deadline_ns, error.answer_ns, restarting=restarting)
+            level = level_of(request.priority)
+            self._outlook.hear(now_ns, request.deadline_ns, error.answer_ns, level, restarting=restarting)
 
     def _set_door(self) -> None:
-        self.door.judges = len(self.catalog.specs) == 1
+        specs = self.catalog.specs
+        self.door.judges = len(specs) == 1
+        self.door.usual_priority = specs[0].priority if len(specs) == 1 else 0
 
     def _count_turned_away(self, method: str, error: RequestError, count: int) -> None:
         """Count calls that were turned away: for the model, where there is one that they can have been for."""

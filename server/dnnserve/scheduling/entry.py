@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["DEFAULT_PRIORITY", "LAST_PRIORITY", "PATIENCE_NS", "Entry", "Limits"]
+__all__ = ["DEFAULT_PRIORITY", "LAST_PRIORITY", "PATIENCE_NS", "Entry", "Limits", "level_of"]
 
 PATIENCE_NS = 1_000_000_000
 """What a request waits for that has no deadline, or one farther away: it takes its place as if this were its deadline. A request
@@ -18,6 +18,11 @@ LAST_PRIORITY = 8
 """The least important level: those behind count as this one, so that the wait of any is bounded."""
 
 _FIRST = -(1 << 62)
+
+
+def level_of(priority: int) -> int:
+    """The level that a priority stands for: 1 to `LAST_PRIORITY`."""
+    return min(priority, LAST_PRIORITY) if priority else DEFAULT_PRIORITY
 
 
 class Entry(NamedTuple):
@@ -49,7 +54,7 @@ class Entry(NamedTuple):
         if deadline_ns is not None and hurried:
             turn_ns = deadline_ns
         if priority:
-            turn_ns += (min(priority, LAST_PRIORITY) - DEFAULT_PRIORITY) * PATIENCE_NS
+            turn_ns += (level_of(priority) - DEFAULT_PRIORITY) * PATIENCE_NS
         return cls(turn_ns, ticket, rows, arrival_ns, deadline_ns, hurried)
 
     def again(self) -> Entry:

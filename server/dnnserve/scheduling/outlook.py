@@ -4,11 +4,13 @@ Of two requests that wait for a model, the one with the nearer deadline goes fir
 because its answer would have come at a later moment e, one that comes now with a deadline between the two would be refused as well:
 as much goes before it, or more. That is known without the request, and to read one and ask for it costs several times what a
 refusal does; under overload that is most of what there is to do. Nothing follows for deadlines before d, which go ahead, nor for
-those behind e. Where a device that had nothing else to do would take too long, all nearer deadlines are out of reach, too.
+those behind e, nor for requests of a more important level, as far as a call's headers state it; those of a less important one stand
+farther back, and fare worse. Where a device that had nothing else to do would take too long, all nearer deadlines are out of reach,
+too.
 
 It holds for a part of the time that the refused one had left, which is what waits before it takes: batches end earlier than
 expected, what waits is given up, estimates change. Then one request is asked for again. It does not hold where requests differ in
-more than their deadlines: in their models, of which there must be one alone, or in priorities and time limits of their own
+more than that: in their models, of which there must be one alone, or in priorities and time limits that only their messages have
 (`distrust`). Rows are not known either. So what became of a request says nothing where others had fewer lately (`is_least`): these
 may fit where that one did not, and one that asks for the impossible would keep them out of a server that has nothing to do.
 """
@@ -16,6 +18,8 @@ may fit where that one did not, and one that asks for the impossible would keep 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from dnnserve.scheduling.entry import DEFAULT_PRIORITY
 
 __all__ = ["Outlook"]
 
@@ -42,11 +46,13 @@ class _Heard(NamedTuple):
         deadline_ns: By which the answer was wanted.
         answer_ns: When it would have come.
         until_ns: After this moment it says nothing any more.
+        level: Of its priority.
     """
 
     deadline_ns: int
     answer_ns: int
     until_ns: int
+    level: int
 
 
 class Outlook:
@@ -74,20 +80,29 @@ class Outlook:
         """Whether no request that was seen lately had fewer rows."""
         return rows <= self._fewest[0]
 
-    def hear(self, now_ns: int, deadline_ns: int, answer_ns: int, *, restarting: bool = False) -> None:
+    def hear(
+        self,
+        now_ns: int,
+        deadline_ns: int,
+        answer_ns: int,
+        level: int = DEFAULT_PRIORITY,
+        *,
+        restarting: bool = False,
+    ) -> None:
         """A request was refused, because others wait.
 
         Args:
             now_ns: The moment.
             deadline_ns: Its own.
             answer_ns: The moment behind which a deadline must be for a request in its place to be let in.
+            level: Of its priority.
             restarting: Whether that is so because a device is being started again.
         """
         self.restarting = restarting
         if now_ns >= self._distrusted_ns:
             kept = [each for each in self._heard if each.until_ns > now_ns][1 - _MOST_KEPT :]
             holds_ns = min(max(_SHORTEST_HOLD_NS, (deadline_ns - now_ns) // _HOLDS), _LONGEST_HOLD_NS)
-            self._heard = (*kept, _Heard(deadline_ns, answer_ns, now_ns + holds_ns))
+            self._heard = (*kept, _Heard(deadline_ns, answer_ns, now_ns + holds_ns, level))
 
     def hear_least(self, now_ns: int, least_ns: int) -> None:
         """A request was refused that had less time than one takes on a device that has nothing else to do."""
@@ -108,10 +123,10 @@ class Outlook:
         """Whether the answer would come too late even if nobody waited."""
         return now_ns < self._least_until_ns and deadline_ns - now_ns <= self._least_ns
 
-    def late_ns(self, now_ns: int, deadline_ns: int) -> int | None:
-        """How much too late the answer to a request would come that is not read yet; None: it may be in time."""
-        for deadline, answer, until_ns in self._heard:
-            if deadline <= deadline_ns < answer and now_ns < until_ns:
+    def late_ns(self, now_ns: int, deadline_ns: int, level: int = DEFAULT_PRIORITY) -> int | None:
+        """How much too late the answer to a request of a level would come that is not read yet; None: it may be in time."""
+        for deadline, answer, until_ns, refused in self._heard:
+            if deadline <= deadline_ns < answer and now_ns < until_ns and refused <= level:
                 return answer - deadline_ns
         if self.is_unreachable(now_ns, deadline_ns):
             return now_ns + self._least_ns - deadline_ns

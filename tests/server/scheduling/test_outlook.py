@@ -56,6 +56,14 @@ def test_refusals_of_different_deadlines_count_beside_each_other(outlook: Outloo
     assert asked == {14: None, 17: 3 * MS, 30: None, 52: 3 * MS, 101: 4 * MS, 106: None}
 
 
+@pytest.mark.parametrize(("refused", "late"), [(1, (1, 2, 3)), (2, (2, 3)), (3, (3,))])
+def test_a_refusal_says_nothing_of_more_important_requests(
+    outlook: Outlook, refused: int, late: tuple[int, ...]
+) -> None:
+    outlook.hear(NOW, NOW + 40 * MS, NOW + 70 * MS, refused)
+    assert tuple(level for level in (1, 2, 3) if outlook.late_ns(NOW, NOW + 50 * MS, level) is not None) == late
+
+
 def test_of_many_refusals_the_newest_count(outlook: Outlook) -> None:
     for number in range(30):
         outlook.hear(NOW, NOW + (100 + 10 * number) * MS, NOW + (105 + 10 * number) * MS)
@@ -109,6 +117,22 @@ def test_the_scheduler_would_refuse_as_well_what_is_refused_by_what_it_said() ->
         if outlook.late_ns(NOW, later_ns) is not None:
             compared += 1
             assert dispatcher.submit(MODEL, Entry.of(1_001, 1, NOW, later_ns), NOW) is not None
+    assert compared > 50
+
+
+def test_levels_count_as_they_do_in_the_queue() -> None:
+    generator, compared = random.Random(1), 0
+    for _ in range(300):
+        dispatcher, outlook = saturated(generator), Outlook()
+        deadline_ns, level = NOW + generator.randint(5 * MS, 60 * MS), generator.randint(1, 3)
+        refusal = dispatcher.submit(MODEL, Entry.of(1_000, 1, NOW, deadline_ns, level), NOW)
+        if refusal is None or refusal.reason is not Rejection.OVERLOADED:
+            continue
+        outlook.hear(NOW, deadline_ns, deadline_ns + refusal.retry_after_ns, level)
+        later_ns, other = deadline_ns + generator.randint(0, 4 * MS), generator.randint(1, 3)
+        if outlook.late_ns(NOW, later_ns, other) is not None:
+            compared += 1
+            assert dispatcher.submit(MODEL, Entry.of(1_001, 1, NOW, later_ns, other), NOW) is not None
     assert compared > 50
 
 
