@@ -28,7 +28,7 @@ __all__ = ["SPARE_BYTES", "TOLERANCE", "Computation", "Schedule", "lower", "sche
 SPARE_BYTES = 64 << 20
 """What a net may take beside its values, where their own block has no room: nothing that a device would miss."""
 
-TOLERANCE = 0.005
+TOLERANCE = 0.01
 """Of the estimated time, what less memory may cost."""
 
 _SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)

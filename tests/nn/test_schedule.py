@@ -73,7 +73,7 @@ def test_without_a_limit_memory_is_saved_where_it_costs_next_to_nothing(graph: G
         (
             googlenet,
             DType.FLOAT32,
-            1_534_263_296,
+            1_380_698_112,
         ),  # 1782 MB with the first layer's spectra in parts as large as other layers'
         (
             mobilenet_v2,
@@ -87,12 +87,14 @@ def test_blocks_are_no_larger_than_they_were(net: Callable[[], Graph], precision
 
 
 def test_vgg16_takes_little_more_than_its_two_largest_values_and_its_images() -> None:
-    """Of 6731 MB in fp32: spectra come on top. Unfused, the first convolutions' scratch memory took half as much again.
+    """Of 6731 MB in fp32, with 4 % of spectra, without which it would take 3.5 % longer.
+
+    Unfused, the first convolutions' scratch memory was half as much again.
 
     What fp16 pools is never stored.
     """
     model = weightless(vgg16())
-    sizes = {DType.FLOAT32: 7_280_328_704, DType.FLOAT16: 2_215_772_160}
+    sizes = {DType.FLOAT32: 7_007_698_944, DType.FLOAT16: 2_215_772_160}
     for precision, nbytes in sizes.items():
         assert estimate(for_inference(model, precision).graph, H200, 256).placement.nbytes == nbytes
 

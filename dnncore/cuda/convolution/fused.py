@@ -62,7 +62,7 @@ _STRIDE_1: tuple[CudaAlgorithm, ...] = (
 def _in_smaller_parts(algorithm: CudaAlgorithm) -> CudaAlgorithm:
     """Phases lie beside the spectra; without this GoogLeNet's first layer at batch 256 took half of the whole net's memory."""
     if isinstance(algorithm, FinishedConvolution) and isinstance(algorithm.algorithm, FftTiling):
-        return replace(algorithm, algorithm=replace(algorithm.algorithm, of_many_bytes=0.5))
+        return replace(algorithm, algorithm=replace(algorithm.algorithm, of_many_bytes=0.375))
     return algorithm
 
 
