@@ -48,8 +48,23 @@ def test_what_had_nothing_beside_it_has_no_ratio() -> None:
         "",
         "Faster than cuDNN: 1 of 1. Geometric means: forward 2.00.",
     ]
-    relu = {"dtype": "float32", "results": [{"name": "relu", "of_copy": 0.5, "of_torch": None}]}
-    assert memory_bound([relu]).splitlines()[-1] == "| relu | 0.50 |"
+    relu = {"dtype": "float32", "results": [{"name": "relu", "of_copy": 0.5, "of_torch": None, "ms": 1.0}]}
+    assert memory_bound([relu]).splitlines()[2] == "| relu | 0.50 |"
+
+
+def test_operations_are_counted_that_reach_what_is_wanted_of_memory_and_of_launches() -> None:
+    rows = [
+        {"name": name, "of_copy": of_copy, "of_torch": 1.0, "ms": us / 1e3}
+        for name, of_copy, us in (
+            ("relu", 0.85, 99.0),
+            ("lrn NCHW 112", 0.2, 9.0),
+            ("lrn NCHW 14", 0.1, 5.0),
+            ("norm 14", 0.9, 5.1),
+        )
+    ]
+    assert memory_bound([{"dtype": "float16", "results": rows}]).splitlines()[-1] == (
+        "What is wanted, 0.85 of the copy rate, and 5.0 us for 14 x 14: float16 1 of 2, and 1 of 2."
+    )
 
 
 def test_a_table_says_how_old_it_is_and_how_kernels_were_timed() -> None:
@@ -81,10 +96,10 @@ def test_a_figure_of_the_hosts_has_its_unit_and_its_goal() -> None:
 
 def test_element_types_stand_side_by_side() -> None:
     def document(dtype: str, *names: str) -> dict[str, object]:
-        return {"dtype": dtype, "results": [{"name": name, "of_copy": 0.756, "of_torch": 1.234} for name in names]}
+        return {"dtype": dtype, "results": [{"name": name, "of_copy": 0.756, "of_torch": 1.234, "ms": 1.0} for name in names]}
 
     table = memory_bound([document("float32", "relu", "lrn"), document("float16", "relu")])
-    assert table.splitlines()[2:] == [
+    assert table.splitlines()[2:4] == [
         "| relu | 0.76 (**1.23**) | 0.76 (**1.23**) |",
         "| lrn | 0.76 (**1.23**) |  |",
     ]
