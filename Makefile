@@ -83,7 +83,7 @@ bench-kernels: $(VENV)/.gpu  ## convolutions, products and what moves memory bes
 	$(BIN)/python -m benchmarks.plots
 
 bench-nets: $(VENV)/.gpu  ## nets beside PyTorch on a GPU, written to benchmarks/results
-	$(BIN)/python -m benchmarks.nets --out benchmarks/results
+	$(BIN)/python -m benchmarks.nets --compiled reduce-overhead --out benchmarks/results
 	$(BIN)/python -m benchmarks.plots
 
 test-gpu: $(VENV)/.gpu  ## the same cases on real GPUs, and two of them serving side by side
