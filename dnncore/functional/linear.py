@@ -69,7 +69,7 @@ def _matmul(x: TensorDescriptor, other: TensorDescriptor) -> Operation:
 
 
 def matmul(input: Operand, other: Operand) -> Tensor:
-    """The product of x [..., K] with one matrix [K, N], [..., N], or with one vector [K], [...]; of two vectors it has no dimensions.
+    """The product of x [..., K] with one matrix [K, N], [..., N], or with one vector [K], [...]; no dimensions of two vectors.
 
     Args:
         input: [..., K]: a vector, a matrix or a stack of these.

@@ -182,7 +182,9 @@ def check_not_in_place(inplace: bool) -> None:
         BadParamError: that is asked for.
     """
     if inplace:
-        raise BadParamError("inplace is True, but results are always new tensors; dnncore.ops writes into tensors of yours")
+        raise BadParamError(
+            "inplace is True, but results are always new tensors; dnncore.ops writes into tensors of yours"
+        )
 
 
 def owner_of(*operands: Operand | None) -> Handle:

@@ -69,8 +69,8 @@ def _max(
     if any(step > 1 and count > 1 for step, count in zip(apart, taps, strict=True)):
         if return_indices:
             raise BadParamError(
-                f"return_indices is True, but dilation is {dilation}: such maxima are computed one dimension after the other, and where "
-                "they were is not known"
+                f"return_indices is True, but dilation is {dilation}: such maxima are computed one dimension after "
+                "the other, and where they were is not known"
             )
         return _dilated(taps, taps if stride is None else stride, padding, apart, ceil_mode, given)
     pooling = PoolingDescriptor.make(
@@ -186,9 +186,9 @@ def max_pool2d(
         kernel_size: Extents of the window.
         stride: Steps of the window; None for windows that touch.
         padding: Places before and after, which no maximum sees; less than the window.
-        dilation: Distance between the places of a window. Where it is not 1, maxima are taken along one dimension after the other, of
-            floating-point alone, in several launches: one for all windows within the input and others for those that begin or end in
-            the padding.
+        dilation: Distance between the places of a window. Where it is not 1, maxima are taken along one dimension after the other,
+            of floating-point alone, in several launches: one for all windows within the input and others for those that begin or
+            end in the padding.
         ceil_mode: Round the output extent up, unless the last window would start in the padding behind the input.
         return_indices: Return (y, indices), int32: the place of each maximum among those of x[n, c], in row-major order; not with a
             dilation.
@@ -337,8 +337,8 @@ def _adaptive(
         )
     if return_indices:
         raise BadParamError(
-            f"return_indices is True, but {counts} adaptive windows over {list(extents)} differ in size or stride: their maxima are "
-            "computed one dimension after the other, and where they were is not known"
+            f"return_indices is True, but {counts} adaptive windows over {list(extents)} differ in size or stride: their maxima "
+            "are computed one dimension after the other, and where they were is not known"
         )
     apart = [(axis, along) for axis, along in enumerate(windows, start=2) if len(along.each) != x.shape[axis]]
     if mode is PoolingMode.MAX:
@@ -382,6 +382,10 @@ def _separately(
         reduce: By what.
         dtype: Of what is in between.
     """
+    if not x.dtype.is_floating:
+        raise BadParamError(
+            f"input is {x.dtype.value}; a floating-point dtype is needed for windows that differ in size or stride, or are dilated"
+        )
     y = new((*x.shape[:2], *counts), x)
     draft = Draft(1, y if x is given else without_leading(y))
     (result,) = draft.results
@@ -412,9 +416,9 @@ def adaptive_avg_pool2d(input: Operand, output_size: int | Sequence[int | None])
         input: [N, C, H, W], or [C, H, W].
         output_size: (P, Q), or one number for both; None keeps the input's extent.
 
-    Window i of P goes from i H / P, rounded down, to (i + 1) H / P, rounded up. Where windows are alike, as they are where P divides
-    H, they are those of `avg_pool2d`. Else averages are taken along one dimension after the other, in the compute type, by a launch
-    for each kind of window: P over the greatest common divisor of P and H.
+    Window i of P goes from i H / P, rounded down, to (i + 1) H / P, rounded up. Where windows are alike, as they are where P
+    divides H, they are those of `avg_pool2d`. Else averages are taken along one dimension after the other, in the compute type,
+    by a launch for each kind of window: P over the greatest common divisor of P and H.
     """
     return compute(_adaptive, (PoolingMode.AVERAGE_INCLUDE_PADDING, 2, output_size, False), input)[0]
 
