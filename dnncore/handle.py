@@ -141,8 +141,8 @@ class Handle(Runner):
             A tensor with the array's strides; read-only where the producer says so. Closing it gives the memory back.
 
         Raises:
-            BadParamError: another device, a dtype that is not ours, a negative stride, elements that are not aligned, none or
-                more than 8 dimensions.
+            BadParamError: another device, a dtype that is not ours, a negative stride, elements that are not aligned, or more
+                than 8 dimensions.
         """
         self.check_owner()
         return self._adopt(*interchange.borrow_dlpack(self.device, self._stream, array))

@@ -145,6 +145,19 @@ def summary(plan: Plan) -> str:
     )
 
 
+def check_dimensions(problem: Problem) -> None:
+    """Refuse operands without a dimension: what kernels are told of a tensor begins with its first one.
+
+    Raises:
+        BadParamError: there is one.
+    """
+    for tensor in (*problem.inputs, *problem.outputs):
+        if not tensor.ndim:
+            raise BadParamError(
+                f"an operand ({tensor}) has 0 dimensions; see it as one of [1]: `tensor.reshape(1)`, or call `dnncore.functional`"
+            )
+
+
 def rank(
     problem: Problem, device: Device, preference: Preference, choices: MeasuredChoices = BY_ESTIMATE
 ) -> list[AlgorithmPerformance]:
@@ -155,6 +168,7 @@ def rank(
     """
     usable: list[tuple[tuple[bool, float], AlgorithmPerformance]] = []
     out: list[AlgorithmPerformance] = []
+    check_dimensions(problem)
     algorithms = device.algorithms(problem)
     measured = choices.of(problem)
     current = measured is not None and is_current(measured, algorithms)
@@ -194,6 +208,7 @@ def choose(
     def allows(offer: Offer) -> bool:
         return preference.refuses(offer.workspace_bytes, deterministic=offer.deterministic) is None
 
+    check_dimensions(problem)
     every = device.algorithms(problem)
     options = [option for option in every if algorithm in (None, option.name)]
     measured = choices.of(problem)

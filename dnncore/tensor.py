@@ -152,7 +152,7 @@ class Tensor:
         """
         self._open()
         self.handle.check_not_recording("a copy to the host")
-        return np.ascontiguousarray(self._laid_over(self._download()))
+        return np.asarray(self._laid_over(self._download()), order="C")
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         """`numpy()`, for `np.asarray(tensor)` and its like.

@@ -17,7 +17,7 @@ from dnncore.problems import ImageNormalizationProblem, ImageResizeProblem
 __all__ = ["NORMALIZATION", "RESIZE", "ImageNormalization", "ImageResize"]
 
 _THREADS = 256
-"""A block fills its table, of up to 768 floats, with a few loads a thread."""
+"""A block fills its table, of up to 768 floats, with a few loads per thread."""
 
 _CHANNELS = 4
 """kImageChannels and kResizeChannels."""

@@ -37,7 +37,8 @@ class TensorDescriptor(HashedOnce):
 
     Args:
         dtype: Element type.
-        shape: Extents, [N, C, *spatial] for the operations that have channels; an extent may be 0.
+        shape: Extents, [N, C, *spatial] for the operations that have channels; an extent may be 0. () is a single element, which
+            `dnncore.functional` takes and makes; operations on descriptors want it as [1].
         strides: Elements from one index to the next, one a dimension, none negative. 0 broadcasts (inputs only).
 
     Attributes:
@@ -55,11 +56,11 @@ class TensorDescriptor(HashedOnce):
 
     def __post_init__(self) -> None:
         dtype, shape, strides = DType.of(self.dtype), wholes(self.shape, "shape"), wholes(self.strides, "strides")
-        if not 1 <= len(shape) <= MAX_NDIM:
-            raise BadParamError(f"shape {shape} has {len(shape)} dimensions; 1 to {MAX_NDIM} are supported")
+        if len(shape) > MAX_NDIM:
+            raise BadParamError(f"shape {shape} has {len(shape)} dimensions; up to {MAX_NDIM} are supported")
         if len(strides) != len(shape):
             raise BadParamError(f"strides {strides} and shape {shape} differ in length")
-        if min(shape) < 0 or min(strides) < 0:
+        if min((*shape, *strides), default=0) < 0:
             raise BadParamError(f"shape {shape} and strides {strides} must not be negative")
         size = math.prod(shape)
         # From the first element to the last: as many steps along each dimension as there are indices behind the first one.
@@ -73,7 +74,7 @@ class TensorDescriptor(HashedOnce):
             extent=extent,
             _hash=hash((dtype, shape, strides)),  # sooner or later every descriptor is part of a key
         )
-        if max(*shape, *strides, extent * dtype.itemsize) > _MAX_BYTES:
+        if max((*shape, *strides, extent * dtype.itemsize)) > _MAX_BYTES:
             raise BadParamError(f"shape {shape} with strides {strides} spans more than {_MAX_BYTES} bytes")
 
     @classmethod

@@ -15,9 +15,28 @@ Results are tensors of that handle, in the memory format of the operands: `numpy
 it through DLPack. Their memory is taken from the device in the order of the handle's stream and goes back when nobody refers to
 it. A call returns before it has run; the memory of its operands is kept until then.
 
-Forward only: gradients are `dnncore.torch`'s and `dnncore.ops`' business. What differs from PyTorch: no tensor has 0 dimensions,
-so that a sum over everything is [1]; indices and labels are int32; nothing computes in place but the running statistics of
-`batch_norm`; a softmax must be given its dimension and a dropout its seed; and a setting that is not computed is refused.
+Forward only: gradients are `dnncore.torch`'s and `dnncore.ops`' business. Names, order and presets of arguments are PyTorch's, and
+what is called alike computes the same; a result without dimensions, a sum over everything, say, has none here either. What differs,
+and what is refused, with a `BadParamError` that says so:
+
+- Indices are int32, and so are labels on a device: that is our widest integer.
+- `inplace=True`: a result is a new tensor. Nothing computes in place but the running statistics of `batch_norm`; `dnncore.ops`
+  writes into tensors of the caller's.
+- `softmax` and `log_softmax` without `dim`: PyTorch guesses one, and warns of it. Their `dtype` is a `DType`, its name or NumPy's
+  type.
+- `dropout` in training without `seed`, an argument of ours: there is no global generator.
+- `size_average` and `reduce` of `cross_entropy`, which PyTorch has replaced by `reduction`. A label that is neither a class nor
+  ignored has a loss of 0 instead of raising: whether there is one would have to be waited for.
+- `return_indices` of maxima whose windows are dilated, or are adaptive and differ in size or stride: they are computed along one
+  dimension after the other, which loses the places. Their inputs are floating-point, not int8, and so are those of such averages.
+- An adaptive `output_size` of 0, and adaptive pooling of nothing: windows would be empty.
+- `padding` of pooling that is not less than the window, with its dilation; PyTorch allows half the window, less than we do.
+- `divisor_override` with `ceil_mode`: the sum under a window that goes beyond the padding is not its average times its size.
+- `softplus` with a `beta` of 0, by which it would be divided; `leaky_relu` and `elu` with a negative coefficient, which the kernels
+  do not have.
+- `topk(largest=False)`: the operation finds the largest; of the negative of a tensor these are the smallest.
+- `matmul` of stacks of matrices with each other, `norm` with a `p` other than 1, 2, "fro" and infinity, and `local_response_norm`
+  over an even number of channels: no operation does these.
 """
 
 from dnncore.functional.activation import (
@@ -50,6 +69,9 @@ from dnncore.functional.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
     adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
     avg_pool1d,
     avg_pool2d,
     avg_pool3d,
@@ -111,6 +133,9 @@ __all__ = [
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
     "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
     "add",
     "amax",
     "amin",

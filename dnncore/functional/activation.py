@@ -1,11 +1,11 @@
-"""Activations, element by element."""
+"""Activations, element by element; `inplace`, where PyTorch has it, must be False."""
 
 from __future__ import annotations
 
 from dnncore.descriptors import ActivationDescriptor, ActivationMode, TensorDescriptor
 from dnncore.errors import BadParamError
-from dnncore.formats import like
-from dnncore.functional.operands import Operand, compute
+from dnncore.formats import like, with_leading
+from dnncore.functional.operands import Operand, check_not_in_place, compute
 from dnncore.functional.operation import Draft, Operation, remembered
 from dnncore.problems import ActivationForwardProblem
 from dnncore.tensor import Tensor
@@ -25,10 +25,9 @@ __all__ = [
 
 
 @remembered
-def _activation(mode: ActivationMode, coefficient: float, x: TensorDescriptor) -> Operation:
-    y = like(x)
-    draft = Draft(1, y)
-    draft.step(ActivationForwardProblem(x, y, ActivationDescriptor(mode, coefficient)), 0, *draft.results)
+def _activation(mode: ActivationMode, coefficient: float, given: TensorDescriptor) -> Operation:
+    x, draft = with_leading(given, 1), Draft(1, like(given))
+    draft.step(ActivationForwardProblem(x, like(x), ActivationDescriptor(mode, coefficient)), 0, *draft.results)
     return draft.operation()
 
 
@@ -36,23 +35,27 @@ def _activated(input: Operand, mode: ActivationMode, coefficient: float = 0.0) -
     return compute(_activation, (mode, coefficient), input)[0]
 
 
-def relu(input: Operand) -> Tensor:
+def relu(input: Operand, inplace: bool = False) -> Tensor:
     """max(x, 0)."""
+    check_not_in_place(inplace)
     return _activated(input, ActivationMode.RELU)
 
 
-def relu6(input: Operand) -> Tensor:
+def relu6(input: Operand, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
+    check_not_in_place(inplace)
     return _activated(input, ActivationMode.CLIPPED_RELU, 6.0)
 
 
-def leaky_relu(input: Operand, negative_slope: float = 0.01) -> Tensor:
+def leaky_relu(input: Operand, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x where x > 0, else negative_slope * x; the slope is 0 or more."""
+    check_not_in_place(inplace)
     return _activated(input, ActivationMode.LEAKY_RELU, negative_slope)
 
 
-def elu(input: Operand, alpha: float = 1.0) -> Tensor:
+def elu(input: Operand, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x where x > 0, else alpha * (exp(x) - 1); alpha is 0 or more."""
+    check_not_in_place(inplace)
     return _activated(input, ActivationMode.ELU, alpha)
 
 
@@ -71,8 +74,9 @@ def gelu(input: Operand, approximate: str = "none") -> Tensor:
     return _activated(input, mode)
 
 
-def silu(input: Operand) -> Tensor:
+def silu(input: Operand, inplace: bool = False) -> Tensor:
     """x sigmoid(x), also called swish."""
+    check_not_in_place(inplace)
     return _activated(input, ActivationMode.SILU)
 
 
@@ -86,11 +90,13 @@ def tanh(input: Operand) -> Tensor:
     return _activated(input, ActivationMode.TANH)
 
 
-def hardsigmoid(input: Operand) -> Tensor:
+def hardsigmoid(input: Operand, inplace: bool = False) -> Tensor:
     """min(max(x / 6 + 1/2, 0), 1)."""
+    check_not_in_place(inplace)
     return _activated(input, ActivationMode.HARD_SIGMOID)
 
 
-def hardswish(input: Operand) -> Tensor:
+def hardswish(input: Operand, inplace: bool = False) -> Tensor:
     """x hardsigmoid(x)."""
+    check_not_in_place(inplace)
     return _activated(input, ActivationMode.HARD_SWISH)

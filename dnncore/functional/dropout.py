@@ -7,8 +7,8 @@ import numpy as np
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
-from dnncore.formats import like
-from dnncore.functional.operands import Operand, compute, owner_of
+from dnncore.formats import like, with_leading
+from dnncore.functional.operands import Operand, check_not_in_place, compute, owner_of
 from dnncore.functional.operation import Draft, Operation, remembered
 from dnncore.ops import dropout_state
 from dnncore.problems import AddProblem, DropoutProblem
@@ -18,23 +18,27 @@ __all__ = ["dropout"]
 
 
 @remembered
-def _dropout(p: float, x: TensorDescriptor, state: TensorDescriptor) -> Operation:
-    y = like(x)
-    draft = Draft(2, y)
-    draft.step(DropoutProblem(x, state, y, p), 0, 1, *draft.results)
+def _dropout(p: float, given: TensorDescriptor, state: TensorDescriptor) -> Operation:
+    x, draft = with_leading(given, 1), Draft(2, like(given))
+    draft.step(DropoutProblem(x, state, like(x), p), 0, 1, *draft.results)
     return draft.operation()
 
 
 @remembered
-def _copy(x: TensorDescriptor) -> Operation:
-    y = like(x)
-    draft = Draft(1, y)
-    draft.step(AddProblem(x, y), 0, *draft.results)
+def _copy(given: TensorDescriptor) -> Operation:
+    x, draft = with_leading(given, 1), Draft(1, like(given))
+    draft.step(AddProblem(x, like(x)), 0, *draft.results)
     return draft.operation()
 
 
 def dropout(
-    input: Operand, p: float = 0.5, training: bool = True, *, seed: int | Operand | None = None, offset: int = 0
+    input: Operand,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    seed: int | Operand | None = None,
+    offset: int = 0,
 ) -> Tensor:
     """x / (1 - p), or 0 with probability p; x outside training.
 
@@ -44,10 +48,12 @@ def dropout(
         input: Any shape.
         p: Probability of dropping, 0 to 1.
         training: Whether to drop at all. Outside training a tensor of ours is returned as it is, everything else copied.
+        inplace: False; True is refused.
         seed: 64 bits; needed in training. Or the state itself, int32 [4] (`dnncore.ops.dropout_state`), on the input's device: a
             number is copied there first, and the call waits for the stream.
         offset: 64 bits beside a number as the seed: the step of a training run, say.
     """
+    check_not_in_place(inplace)
     if not training:
         return input if isinstance(input, Tensor) else compute(_copy, (), input)[0]
     if seed is None:

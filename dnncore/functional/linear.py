@@ -18,6 +18,8 @@ def _linear(x: TensorDescriptor, w: TensorDescriptor, bias: TensorDescriptor | N
     """(x, w, bias) -> y: with a bias in one launch, or after one that writes it first, whichever is faster."""
     if w.ndim != 2:
         raise BadParamError(f"weight has shape {w.shape}; [K, C] is needed")
+    if not x.ndim:
+        raise BadParamError("input has shape (); [..., C] is needed")
     y = TensorDescriptor.packed((*x.shape[:-1], w.shape[0]), x.dtype)
     draft = Draft(3, y)
     (result,) = draft.results
@@ -54,9 +56,11 @@ def _matmul(x: TensorDescriptor, other: TensorDescriptor) -> Operation:
         raise BadParamError(
             f"other has shape {other.shape}; products with more than one matrix are not supported: call matmul for each"
         )
+    if not (x.ndim and other.ndim):
+        raise BadParamError(f"input has shape {x.shape} and other {other.shape}; each needs a dimension")
     kept = other.shape[1:]
     b = other if kept else TensorDescriptor(other.dtype, (*other.shape, 1), (*other.strides, 1))
-    y = TensorDescriptor.packed((*x.shape[:-1], *kept) or (1,), x.dtype)
+    y = TensorDescriptor.packed((*x.shape[:-1], *kept), x.dtype)
     draft = Draft(2, y)
     place, a = draft.matrix(0, x)
     c = TensorDescriptor.packed((a.shape[0], b.shape[1]), x.dtype)
@@ -65,7 +69,7 @@ def _matmul(x: TensorDescriptor, other: TensorDescriptor) -> Operation:
 
 
 def matmul(input: Operand, other: Operand) -> Tensor:
-    """The product of x [..., K] with one matrix [K, N], [..., N], or with one vector [K], [...]; of two vectors it is [1].
+    """The product of x [..., K] with one matrix [K, N], [..., N], or with one vector [K], [...]; no dimensions of two vectors.
 
     Args:
         input: [..., K]: a vector, a matrix or a stack of these.

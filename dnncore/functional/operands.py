@@ -17,7 +17,7 @@ from dnncore.handle import Handle
 from dnncore.per_thread import PerThread
 from dnncore.tensor import Tensor
 
-__all__ = ["Operand", "compute", "handle", "owner_of"]
+__all__ = ["Operand", "check_not_in_place", "compute", "handle", "owner_of"]
 
 
 class Operand(Protocol):
@@ -117,6 +117,8 @@ def _run(operation: Operation, owner: Handle, given: Sequence[Any]) -> list[Tens
     """Allocate what an operation makes and launch its steps; a given tensor that no step takes may be None."""
     made = [owner.new(descriptor) for descriptor in operation.made]
     tensors = (*given, *made)
+    if operation.views:
+        tensors += tuple(tensors[place].view(descriptor, offset) for place, descriptor, offset in operation.views[::-1])
     ways = operation.ways
     for step in ways[0] if len(ways) == 1 else _fastest(owner, operation):
         inputs = [tensors[place] for place in step.inputs]
@@ -171,6 +173,18 @@ def _compute_with_borrowed(
     finally:
         if borrowed:
             owner.retire(borrowed)
+
+
+def check_not_in_place(inplace: bool) -> None:
+    """Refuse what PyTorch would write over its input.
+
+    Raises:
+        BadParamError: that is asked for.
+    """
+    if inplace:
+        raise BadParamError(
+            "inplace is True, but results are always new tensors; dnncore.ops writes into tensors of yours"
+        )
 
 
 def owner_of(*operands: Operand | None) -> Handle:

@@ -59,12 +59,14 @@ class Operation:
         num_results: How many of these the caller gets.
         ways: The launches, in several ways where there are several; the fastest by estimate is taken.
         writes: Places of given tensors that are written.
+        views: Parts of tensors: the place of the whole, what to see and how many elements in. Their own places are -1, -2, ...
     """
 
     made: tuple[TensorDescriptor, ...]
     num_results: int
     ways: tuple[tuple[Step, ...], ...]
     writes: frozenset[int]
+    views: tuple[tuple[int, TensorDescriptor, int], ...] = ()
 
 
 def remembered(describe: Callable[..., Operation]) -> Callable[..., Operation]:
@@ -87,12 +89,20 @@ class Draft:
         self._given = given
         self._made = list(results)
         self._steps: list[Step] = []
+        self._views: list[tuple[int, TensorDescriptor, int]] = []
         self.results = range(given, given + len(results))
 
     def scratch(self, descriptor: TensorDescriptor) -> int:
         """The place of another tensor, which nobody sees."""
         self._made.append(descriptor)
         return self._given + len(self._made) - 1
+
+    def view(self, place: int, descriptor: TensorDescriptor, offset: int) -> int:
+        """The place of part of what is at a place, from its `offset`-th element on; written only of what the operation makes."""
+        if not offset:
+            return place  # a step sees operands through its own descriptors
+        self._views.append((place, descriptor, offset))
+        return -len(self._views)
 
     def step(self, problem: Problem, *operands: int, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Launch a problem on the tensors at these places: its inputs, then its outputs."""
@@ -129,5 +139,5 @@ class Draft:
     def operation(self, *ends: tuple[Step, ...]) -> Operation:
         """What was described, and one of several ways to end it where some are given."""
         ways = tuple((*self._steps, *end) for end in ends or ((),))
-        written = frozenset(place for step in ways[0] for place in step.outputs if place < self._given)
-        return Operation(tuple(self._made), len(self.results), ways, written)
+        written = frozenset(place for step in ways[0] for place in step.outputs if 0 <= place < self._given)
+        return Operation(tuple(self._made), len(self.results), ways, written, tuple(self._views))

@@ -34,10 +34,10 @@ def axis(dim: int, ndim: int) -> int:
     Raises:
         BadParamError: there is no such dimension.
     """
-    dim = whole(dim, "dim")
-    if not -ndim <= dim < ndim:
+    dim, count = whole(dim, "dim"), max(ndim, 1)  # a tensor without dimensions is seen as [1], as PyTorch does
+    if not -count <= dim < count:
         raise BadParamError(f"dim {dim} is none of a tensor with {ndim} dimensions")
-    return dim % ndim
+    return dim % count
 
 
 def axes(dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:

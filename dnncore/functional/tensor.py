@@ -12,7 +12,7 @@ from dnncore.descriptors import BinaryOperator, ReduceOperator, TensorDescriptor
 from dnncore.descriptors.settings import whole
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
-from dnncore.formats import like, with_leading
+from dnncore.formats import like, with_leading, without_leading
 from dnncore.functional.operands import Operand, compute
 from dnncore.functional.operation import Draft, Operation, remembered
 from dnncore.functional.shapes import axes, axis
@@ -52,16 +52,27 @@ __all__ = [
 @remembered
 def _binary(operator: BinaryOperator, alpha: float, a: TensorDescriptor, b: TensorDescriptor) -> Operation:
     """(a, b) -> c, as large as both need."""
-    (a, b), shape = _broadcast(a, b)
-    c = _large(operator.result(a.dtype), shape, a, b)
+    c, (a, b) = _combination(operator.result(a.dtype), a, b)
     draft = Draft(2, c)
+    c = with_leading(c, 1)
     draft.step(BinaryProblem(a, b, c, operator, alpha2=alpha), 0, 1, *draft.results)
     return draft.operation()
 
 
-def _broadcast(*operands: TensorDescriptor) -> tuple[list[TensorDescriptor], tuple[int, ...]]:
-    """Operands with as many dimensions as the largest has, and the shape that all are broadcast to."""
+def _combination(
+    dtype: DType, *operands: TensorDescriptor, like_last: int = 0
+) -> tuple[TensorDescriptor, list[TensorDescriptor]]:
+    """A result, with as many dimensions as the operand that has most, and the operands as a problem takes them, at least [1].
+
+    The result is in the memory format of the first operand of its shape, of the last `like_last` where that is not 0.
+    """
     ndim = max(operand.ndim for operand in operands)
+    full, shape = _broadcast(*operands, ndim=max(ndim, 1))
+    return _large(dtype, shape, *full[-like_last:]) if ndim else TensorDescriptor.packed((), dtype), full
+
+
+def _broadcast(*operands: TensorDescriptor, ndim: int) -> tuple[list[TensorDescriptor], tuple[int, ...]]:
+    """Operands with so many dimensions, and the shape that all are broadcast to."""
     full = [with_leading(operand, ndim) for operand in operands]
     try:
         return full, np.broadcast_shapes(*(operand.shape for operand in full))
@@ -83,6 +94,7 @@ def _with_number(
     """(a) -> c, the number standing for a tensor that has it everywhere; in two parts, as 0 and -0 are equal."""
     c = replace(like(a), dtype=operator.result(a.dtype))
     draft = Draft(1, c)
+    a, c = with_leading(a, 1), with_leading(c, 1)
     b = TensorDescriptor.packed((1,) * a.ndim, a.dtype)
     place = draft.filled(math.copysign(magnitude, sign), b)
     draft.step(BinaryProblem(a, b, c, operator, alpha2=alpha), 0, place, *draft.results)
@@ -92,9 +104,9 @@ def _with_number(
 @remembered
 def _where(condition: TensorDescriptor, a: TensorDescriptor, b: TensorDescriptor) -> Operation:
     """(condition, a, b) -> c."""
-    (condition, a, b), shape = _broadcast(condition, a, b)
-    c = _large(a.dtype, shape, a, b)
+    c, (condition, a, b) = _combination(a.dtype, condition, a, b, like_last=2)
     draft = Draft(3, c)
+    c = with_leading(c, 1)
     draft.step(WhereProblem(condition, a, b, c), 0, 1, 2, *draft.results)
     return draft.operation()
 
@@ -209,18 +221,25 @@ def where(condition: Operand, input: Operand, other: Operand) -> Tensor:
 
 @remembered
 def _reduced(
-    operator: ReduceOperator, dim: int | Sequence[int] | None, keepdim: bool, x: TensorDescriptor
+    operator: ReduceOperator, dim: int | Sequence[int] | None, keepdim: bool, given: TensorDescriptor
 ) -> Operation:
-    chosen = axes(dim, x.ndim)
+    x = with_leading(given, 1)
+    chosen = axes(dim, given.ndim) if given.ndim else _only(dim)
     y = TensorDescriptor.packed(tuple(1 if axis in chosen else extent for axis, extent in enumerate(x.shape)), x.dtype)
     left = tuple(extent for axis, extent in enumerate(x.shape) if axis not in chosen)
-    draft = Draft(1, y if keepdim else TensorDescriptor.packed(left or (1,), x.dtype))
+    draft = Draft(1, y if keepdim and given.ndim else TensorDescriptor.packed(left, x.dtype))
     draft.step(ReduceProblem(x, y, operator), 0, *draft.results)
     return draft.operation()
 
 
+def _only(dim: int | Sequence[int] | None) -> tuple[int, ...]:
+    """The dimension of [1], as which a tensor without dimensions is reduced; checked."""
+    axes(dim, 1)
+    return (0,)
+
+
 def sum(input: Operand, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
-    """The sum over dimensions; [1] over all of them, unless they are kept.
+    """The sum over dimensions; without dimensions over all of them, unless they are kept.
 
     Args:
         input: A tensor.
@@ -279,14 +298,14 @@ _NORMS: dict[float | str, ReduceOperator] = {
 
 
 @remembered
-def _top_k(k: int, dim: int, x: TensorDescriptor) -> Operation:
+def _top_k(k: int, dim: int, given: TensorDescriptor) -> Operation:
     """(x) -> values, indices."""
-    along, count = axis(dim, x.ndim), whole(k, "k")
+    along, count, x = axis(dim, given.ndim), whole(k, "k"), with_leading(given, 1)
     if not 0 <= count <= x.shape[along]:
         raise BadParamError(f"k {count} is not from 0 to {x.shape[along]}, the extent of dimension {along}")
     values = like(x.with_shape((*x.shape[:along], count, *x.shape[along + 1 :])))
     indices = replace(values, dtype=DType.INT32)
-    draft = Draft(1, values, indices)
+    draft = Draft(1, *((values, indices) if given.ndim or not count else map(without_leading, (values, indices))))
     draft.step(TopKProblem(x, values, indices, along), 0, *draft.results)
     return draft.operation()
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dnncore.descriptors import TensorDescriptor, UnaryOperator
-from dnncore.formats import like
+from dataclasses import replace
+
+from dnncore.descriptors import BinaryOperator, TensorDescriptor, UnaryOperator
+from dnncore.descriptors.settings import number
+from dnncore.dtypes import DType
+from dnncore.errors import BadParamError
+from dnncore.formats import like, with_leading
 from dnncore.functional.operands import Operand, compute
 from dnncore.functional.operation import Draft, Operation, remembered
-from dnncore.problems import UnaryProblem
+from dnncore.problems import AddProblem, BinaryProblem, UnaryProblem, WhereProblem
 from dnncore.tensor import Tensor
 
 __all__ = [
@@ -30,10 +35,9 @@ __all__ = [
 
 
 @remembered
-def _unary(operator: UnaryOperator, x: TensorDescriptor) -> Operation:
-    y = like(x)
-    draft = Draft(1, y)
-    draft.step(UnaryProblem(x, y, operator), 0, *draft.results)
+def _unary(operator: UnaryOperator, given: TensorDescriptor) -> Operation:
+    x, draft = with_leading(given, 1), Draft(1, like(given))
+    draft.step(UnaryProblem(x, like(x), operator), 0, *draft.results)
     return draft.operation()
 
 
@@ -106,9 +110,52 @@ def sin(input: Operand) -> Tensor:
     return _of(input, UnaryOperator.SIN)
 
 
-def softplus(input: Operand) -> Tensor:
-    """log(1 + exp(x))."""
-    return _of(input, UnaryOperator.SOFTPLUS)
+@remembered
+def _softplus(beta: float, threshold: float, given: TensorDescriptor) -> Operation:
+    """x -> y, in the compute type between its ends: where beta x > threshold that is x, elsewhere the operator's."""
+    x, wide = with_leading(given, 1), given.dtype.compute
+    scaled = like(replace(x, dtype=wide))
+    draft = Draft(1, like(given))
+    at, soft = draft.scratch(scaled), draft.scratch(scaled)
+    draft.step(AddProblem(x, scaled), 0, at, alpha=beta)
+    draft.step(UnaryProblem(scaled, scaled, UnaryOperator.SOFTPLUS), at, soft)
+    limit = TensorDescriptor.packed((1,) * x.ndim, wide)
+    is_large = replace(scaled, dtype=DType.BOOL)
+    large = draft.scratch(is_large)
+    draft.step(
+        BinaryProblem(scaled, limit, is_large, BinaryOperator.GREATER), at, draft.filled(threshold, limit), large
+    )
+    draft.step(WhereProblem(is_large, scaled, scaled, scaled), large, at, soft, soft)
+    draft.step(AddProblem(scaled, like(x)), soft, *draft.results, alpha=1 / beta)
+    return draft.operation()
+
+
+def softplus(input: Operand, beta: float = 1, threshold: float = 20) -> Tensor:
+    """log(1 + exp(beta x)) / beta, and x where beta x > threshold.
+
+    Args:
+        input: Any shape.
+        beta: How steep it is; not 0.
+        threshold: From where on it is x: with the usual one, in less than float64, what that leaves out is below rounding, and it
+            is one launch.
+
+    Raises:
+        BadParamError: beta is 0.
+    """
+    beta, threshold = number(beta, "beta"), number(threshold, "threshold")
+    if not beta:
+        raise BadParamError("beta is 0, by which softplus would be divided")
+    return compute(_softplus_of, (beta, threshold), input)[0]
+
+
+def _softplus_of(beta: float, threshold: float, x: TensorDescriptor) -> Operation:
+    if beta == 1 and threshold >= _USUAL_THRESHOLD and x.dtype is not DType.FLOAT64:
+        return _unary(UnaryOperator.SOFTPLUS, x)
+    return _softplus(beta, threshold, x)
+
+
+_USUAL_THRESHOLD = 20
+"""Beyond it log(1 + exp(x)) is x to within 1.1e-10 of it; half a unit of float32's last place is 6.0e-8."""
 
 
 def sqrt(input: Operand) -> Tensor:

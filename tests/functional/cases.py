@@ -126,6 +126,30 @@ POOLING = (
     _c("adaptive_avg_pool2d", _x(2, 3, 8, 5), output_size=(2, None)),
     _c("adaptive_avg_pool2d", _x(3, 5, 3), output_size=(4, 2)),
     _c("adaptive_avg_pool3d", _x(2, 3, 4, 6, 2), output_size=(2, 3, 1)),
+    _c("max_pool1d", _x(2, 3, 9), kernel_size=3, stride=1, padding=1, dilation=3),
+    _c("max_pool2d", _x(2, 3, 9, 8), kernel_size=3, dilation=2),
+    _c("max_pool2d", _x(2, 3, 9, 8), kernel_size=(3, 2), stride=(1, 2), padding=1, dilation=(2, 3), ceil_mode=True),
+    _c("max_pool2d", _x(3, 9, 8), kernel_size=(2, 1), stride=1, dilation=2),
+    _c("max_pool2d", _x(3, 9, 8), kernel_size=(1, 3), stride=1, dilation=(5, 1)),
+    _c("max_pool2d", _x(1, 2, 1, 1), kernel_size=2, padding=1, dilation=2),
+    _c("max_pool3d", _x(1, 2, 5, 6, 7), kernel_size=2, stride=2, padding=(1, 0, 1), dilation=(2, 1, 3)),
+    *(
+        _c(f"adaptive_{what}_pool{ndim}d", _x(*shape), output_size=size)
+        for what in ("avg", "max")
+        for ndim, shape, size in (
+            (1, (2, 3, 8), 3),
+            (1, (3, 5), 8),
+            (2, (2, 3, 8, 8), 3),
+            (2, (2, 3, 8, 6), (6, 4)),
+            (2, (2, 3, 5, 7), (None, 3)),
+            (2, (3, 10, 7), (4, 7)),
+            (2, (2, 3, 1, 9), (3, 6)),
+            (3, (1, 2, 5, 4, 7), (3, 4, 5)),
+        )
+    ),
+    _c("adaptive_max_pool1d", _x(2, 3, 12), output_size=4),
+    _c("adaptive_max_pool2d", _x(2, 3, 8, 6), output_size=1),
+    _c("adaptive_max_pool3d", _x(2, 3, 4, 6, 2), output_size=(2, 3, 1)),
 )
 
 ACTIVATION = tuple(
@@ -151,6 +175,8 @@ SOFTMAX = (
     _c("softmax", _x(2, 3, 4, 5), dim=1),
     _c("softmax", _x(2, 3, 4, 5), dim=-1),
     _c("softmax", _x(7), dim=0),
+    _c("softmax", _x(), dim=-1),
+    _c("log_softmax", _x(), dim=0),
     _c("softmax", _x(4, 5), dim=0),
     _c("log_softmax", _x(2, 3, 4, 5), dim=2),
     _c("log_softmax", _x(2, 3, 4, 5), dim=0),
@@ -180,16 +206,38 @@ NORMALIZATION = (
     _c("local_response_norm", _x(2, 7, 3), size=3, alpha=0.5, beta=0.5, k=2.0),
 )
 
+_SCALARS = (
+    _c("relu", _x()),
+    _c("elu", _x(), alpha=0.5),
+    _c("exp", _x()),
+    _c("softplus", _x(), beta=0.5, threshold=1),
+    _c("add", _x(), _other()),
+    _c("add", _x(2, 3), _other()),
+    _c("sub", _x(), _other(2, 3), alpha=2),
+    _c("mul", _x(), other=3),
+    _c("sum", _x()),
+    _c("mean", _x(), dim=0, keepdim=True),
+    _c("amax", _x(), dim=-1),
+)
+
+SOFTPLUS = tuple(
+    _c("softplus", _x(2, 3, 4, 5), beta=beta, threshold=threshold)
+    for beta, threshold in ((2, 20), (2.5, 1), (-1, 0.5), (1, 0.25), (1, 1000), (0.5, -1))
+)
+
 _CLASSES = {"target": 5}
 CROSS_ENTROPY = tuple(
-    Case("cross_entropy", {"input": x, "target": target}, settings, classes)
+    Case("cross_entropy", {"input": x, "target": target, **weight}, settings, classes, tuple(weight))
     for x, target, classes in (
         ((6, 5), (6,), _CLASSES),
         ((2, 5, 3, 4), (2, 3, 4), _CLASSES),
         ((6, 5), (6, 5), {}),
         ((2, 5, 3), (2, 5, 3), {}),
         ((5,), (5,), {}),
+        ((5,), (), _CLASSES),
+        ((4, 1), (4,), {"target": 1}),
     )
+    for weight in ({}, {"weight": (5 if 5 in x[:2] else 1,)})
     for settings in (
         {"reduction": "none"},
         {},
@@ -247,4 +295,15 @@ UNARY = tuple(
     for name in unary.__all__
 )
 
-CASES = (*CONVOLUTION, *POOLING, *ACTIVATION, *SOFTMAX, *NORMALIZATION, *CROSS_ENTROPY, *TENSOR, *UNARY)
+CASES = (
+    *CONVOLUTION,
+    *POOLING,
+    *ACTIVATION,
+    *SOFTMAX,
+    *NORMALIZATION,
+    *CROSS_ENTROPY,
+    *TENSOR,
+    *UNARY,
+    *SOFTPLUS,
+    *_SCALARS,
+)

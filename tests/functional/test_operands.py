@@ -71,7 +71,7 @@ class TestTensors:
         statistics = np.zeros(4, np.float32), np.ones(4, np.float32)
         ours, theirs = (list(map(tensor, statistics)) for tensor in (own.upload, of_pytorch))
         expected = loss(torch.nn.functional, of_pytorch, np.int64, theirs)
-        np.testing.assert_allclose(loss(F, own.upload, np.int32, ours).numpy(), [expected.item()], rtol=1e-4)
+        np.testing.assert_allclose(loss(F, own.upload, np.int32, ours).numpy(), expected.item(), rtol=1e-4)
         for mine, his in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(mine.numpy(), his.numpy(), rtol=1e-4, atol=1e-5)
 
@@ -103,6 +103,34 @@ class TestTensors:
     def test_they_say_what_they_are(self, own: Handle) -> None:
         x = own.upload(X)
         assert (x.dtype, x.ndim, x.size) == (dnncore.DType.FLOAT32, 4, 180)
+
+
+class TestWithoutDimensions:
+    def test_a_result_is_one_for_other_libraries_too(self, own: Handle) -> None:
+        x = own.upload(X)
+        mean = F.mean(x)
+        assert (mean.shape, mean.ndim, mean.size, mean.nbytes) == ((), 0, 1, 4)
+        np.testing.assert_allclose(float(mean.numpy()), X.mean(), rtol=1e-4, atol=1e-6)
+        if own.info.name == "cpu":
+            assert np.from_dlpack(mean).shape == torch.from_dlpack(mean).shape == ()
+
+    def test_an_operand_is_read_where_it_lies(self, own: Handle) -> None:
+        one = own.upload(np.array(-2, np.float32))
+        assert F.relu(F.neg(one)).numpy() == 2
+        assert F.add(one, own.upload(np.ones(3, np.float32))).numpy().tolist() == [-1, -1, -1]
+        assert F.where(F.lt(one, 0), one, F.mul(one, 0)).numpy() == -2
+        assert F.dropout(one, 0, seed=0).numpy() == -2
+        assert F.dropout(one.numpy(), training=False).shape == ()
+        values, indices = F.topk(one, 1)
+        assert (values.shape, indices.shape, values.numpy().item(), indices.numpy().item()) == ((), (), -2, 0)
+        assert F.matmul(own.upload(np.ones(3, np.float32)), own.upload(np.ones(3, np.float32))).numpy() == 3
+
+    def test_an_operation_on_descriptors_says_how_to_see_it(self, own: Handle) -> None:
+        x, y = own.upload(np.array(2, np.float32)), own.tensor(())
+        with pytest.raises(BadParamError, match=r"has 0 dimensions; see it as one of \[1\]"):
+            dnncore.ops.unary(own, "square", 1, x, 0, y)
+        dnncore.ops.unary(own, "square", 1, x.reshape(1), 0, y.reshape(1))
+        assert y.numpy() == 4
 
 
 class TestArrays:
@@ -178,7 +206,7 @@ class TestArrays:
             (1.0, "float is no tensor"),
             (np.float32(1), "float32 is no tensor"),
             (np.zeros(3, complex), "dtype .*complex128.* is not supported"),
-            (np.zeros(()), "0 dimensions"),
+            (np.zeros((1,) * 9), "9 dimensions"),
             (Array(np.zeros(3, np.float32), place=(10, 1)), r"on DLPack device \(10, 1\), neither cpu nor cuda"),
         ],
     )

@@ -17,6 +17,8 @@ X = np.ones((2, 4, 6, 5))
 W = np.ones((3, 4, 3, 3))
 ROWS = np.ones((2, 4))
 LABELS = np.array([0, 1])
+SCALAR = np.array(1.0)
+IN_PLACE = ("relu", "relu6", "leaky_relu", "elu", "silu", "hardsigmoid", "hardswish", "dropout")
 
 
 @pytest.mark.parametrize(
@@ -40,12 +42,21 @@ LABELS = np.array([0, 1])
         (lambda: F.conv_transpose2d(X, np.ones((4, 3, 3, 3)), np.ones(1)), r"bias has shape \(1,\)"),
         (lambda: F.conv_transpose2d(X, np.ones((4, 3, 3, 3)), output_padding=1), r"output_padding \(1, 1\)"),
         (lambda: F.conv_transpose2d(X, np.ones((4, 3, 3, 3)), padding=9), "leaves no output"),
-        (lambda: F.max_pool2d(X, 2, dilation=2), "dilation 2 of a maximum is not supported"),
+        (lambda: F.max_pool2d(X, 2, dilation=0), "dilation 0 must be 1 or more"),
+        (lambda: F.max_pool2d(X, 2, dilation=2, return_indices=True), "return_indices is True, but dilation is 2"),
+        (lambda: F.max_pool2d(X, 2, padding=3, dilation=2), "less than the window"),
+        (lambda: F.max_pool2d(X, 2, dilation=5), "larger than the padded input"),
+        (lambda: F.max_pool2d(X.astype("i1"), 2, dilation=2), "floating-point dtype is needed"),
         (lambda: F.max_pool2d(X, 2, padding=2), "less than the window"),
         (lambda: F.avg_pool2d(X, 2, ceil_mode=True, divisor_override=3), "divisor_override 3 with ceil_mode"),
         (lambda: F.avg_pool2d(X, 2, divisor_override=0), "divisor_override 0"),
-        (lambda: F.adaptive_avg_pool2d(X, (4, 1)), "4 adaptive windows over an extent of 6 differ"),
-        (lambda: F.adaptive_avg_pool2d(X, (12, 1)), "12 adaptive windows over an extent of 6 differ"),
+        (lambda: F.adaptive_avg_pool2d(X[:, :, :0], (2, 1)), "output_size 2 over an extent of 0"),
+        (lambda: F.adaptive_avg_pool2d(X.astype("i1"), (4, 1)), "floating-point dtype is needed"),
+        (
+            lambda: F.adaptive_max_pool2d(X, (4, 1), return_indices=True),
+            r"return_indices is True, but \[4, 1\] adaptive windows",
+        ),
+        (lambda: F.adaptive_max_pool2d(X, 0), "output_size 0 must be 1 or more"),
         (lambda: F.adaptive_avg_pool2d(X, 0), "output_size 0 must be 1 or more"),
         (lambda: F.adaptive_avg_pool2d(X, (1, 1, 1)), "must be one number or 2"),
         (lambda: F.leaky_relu(X, -0.1), "coefficient -0.1"),
@@ -60,7 +71,28 @@ LABELS = np.array([0, 1])
         (lambda: F.topk(X, 1, largest=False), "the smallest elements are not computed"),
         (lambda: F.softmax(X, 4), "dim 4 is none of a tensor with 4 dimensions"),
         (lambda: F.softmax(X, None), "dim None must be an integer"),
-        (lambda: F.cross_entropy(ROWS, LABELS, np.ones(4)), "weights of classes are not supported"),
+        (lambda: F.softmax(SCALAR, 1), "dim 1 is none of a tensor with 0 dimensions"),
+        (lambda: F.softmax(X, 0, dtype="int64"), "dtype 'int64' is not supported"),
+        (lambda: F.softmax(X, 0, dtype="int8"), "floating-point dtype is needed"),
+        (lambda: F.softplus(X, 0), "beta is 0"),
+        (lambda: F.softplus(X, threshold="20"), "threshold '20' must be a number"),
+        *((lambda name=name: getattr(F, name)(X, inplace=True), "inplace is True") for name in IN_PLACE),
+        (
+            lambda: F.cross_entropy(ROWS, LABELS, np.ones(3)),
+            r"weight is float64\[3\] but logits \(2, 4\) have 4 classes",
+        ),
+        (lambda: F.cross_entropy(ROWS, LABELS, np.ones(4, "i4")), r"weight is int32\[4\]"),
+        (lambda: F.cross_entropy(ROWS, ROWS.astype("f4"), np.ones(4)), "target is float32 but logits are float64"),
+        (lambda: F.cross_entropy(ROWS, LABELS, None, True), "size_average is True and reduce None"),
+        (lambda: F.cross_entropy(ROWS, LABELS, reduce=False), "size_average is None and reduce False"),
+        (lambda: F.cross_entropy(SCALAR, LABELS), r"input has shape \(\)"),
+        (lambda: F.sum(SCALAR, 1), "dim 1 is none of a tensor with"),
+        (lambda: F.topk(SCALAR, 2), "k 2 is not from 0 to 1"),
+        (lambda: F.matmul(SCALAR, ROWS), r"input has shape \(\) and other \(2, 4\)"),
+        (lambda: F.linear(SCALAR, ROWS), r"input has shape \(\)"),
+        (lambda: F.conv2d(SCALAR, W), r"input has shape \(\)"),
+        (lambda: F.max_pool2d(SCALAR, 2), r"input has shape \(\)"),
+        (lambda: F.layer_norm(SCALAR, 1), "is not how x"),
         (lambda: F.cross_entropy(ROWS, LABELS, reduction="max"), "reduction 'max' is none of none, mean, sum"),
         (lambda: F.cross_entropy(ROWS, LABELS, label_smoothing=2), "label smoothing 2"),
         (lambda: F.cross_entropy(ROWS, LABELS[:1]), r"target has shape \(1,\) but logits \(2, 4\) need \(2,\)"),

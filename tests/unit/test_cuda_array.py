@@ -135,9 +135,8 @@ class TestImport:
             ({"strides": (6,)}, "not whole elements of 4 bytes"),
             ({"strides": (-4,)}, "must not be negative"),
             ({"mask": object()}, "has a mask"),
-            ({"shape": (), "strides": ()}, "0 dimensions"),
         ],
-        ids=["stream-0", "dtype", "byte-order", "stride", "negative-stride", "mask", "scalar"],
+        ids=["stream-0", "dtype", "byte-order", "stride", "negative-stride", "mask"],
     )
     def test_what_a_tensor_cannot_be_is_refused(
         self, gpu: Device, on_gpu: Handle, says: dict[str, Any], message: str
@@ -145,6 +144,13 @@ class TestImport:
         array = Array(np.zeros(3, np.float32), gpu)
         with pytest.raises(BadParamError, match=message):
             on_gpu.from_cuda_array(Says(array, **says))
+        array.free()
+
+    def test_an_array_without_dimensions_is_seen_in_place(self, gpu: Device, on_gpu: Handle) -> None:
+        array = Array(np.full(3, 2, np.float32), gpu)
+        tensor = on_gpu.from_cuda_array(Says(array, shape=(), strides=()))
+        assert (tensor.shape, tensor.numpy().item()) == ((), 2)
+        tensor.close()
         array.free()
 
     def test_an_odd_address_is_refused(self, gpu: Device, on_gpu: Handle) -> None:

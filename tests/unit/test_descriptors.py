@@ -42,12 +42,18 @@ def test_overlap_is_seen(shape: tuple[int, ...], strides: tuple[int, ...], overl
 @pytest.mark.parametrize(
     ("shape", "strides", "message"),
     [((2,), (1, 1), "differ in length"), ((-1, 2), (2, 1), "negative"), ((2, 2), (2, -1), "negative"),
-     ((), (), "0 dimensions"), ((1,) * 9, (1,) * 9, "9 dimensions"), ((2**40, 2**40), (2**40, 1), "spans more than"),
+     ((1,) * 9, (1,) * 9, "9 dimensions"), ((2**40, 2**40), (2**40, 1), "spans more than"),
      ((0, 2), (2**70, 1), "spans more than")],
 )  # fmt: skip
 def test_bad_tensors_are_refused(shape: tuple[int, ...], strides: tuple[int, ...], message: str) -> None:
     with pytest.raises(BadParamError, match=message):
         TensorDescriptor(DType.FLOAT32, shape, strides)
+
+
+def test_a_single_element_needs_no_dimension() -> None:
+    one = TensorDescriptor.packed((), "float64")
+    assert (one.shape, one.strides, one.size, one.extent, one.nbytes) == ((), (), 1, 1, 8)
+    assert (one.is_packed, one.is_row_major, one.overlaps) == (True, True, False)
 
 
 def test_an_unknown_dtype_is_refused_with_the_ones_there_are() -> None:

@@ -310,11 +310,10 @@ class TestImport:
             (np.zeros(3, np.complex64), r"\(5, 64, 1\) is not supported; use one of"),
             (np.zeros(3, np.uint16), r"\(1, 16, 1\) is not supported"),
             (np.arange(6, dtype=np.float32)[::-1], "must not be negative"),
-            (np.zeros((), np.float32), "0 dimensions"),
             (np.zeros((1,) * 9, np.float32), "9 dimensions"),
             (np.zeros(9, np.uint8)[1:].view(np.float32), "not aligned"),
         ],
-        ids=["complex", "unsigned", "negative-stride", "scalar", "many-dimensions", "odd-address"],
+        ids=["complex", "unsigned", "negative-stride", "many-dimensions", "odd-address"],
     )
     def test_what_a_tensor_cannot_be_is_refused_and_given_back(
         self, handle: Handle, device: Device | None, array: np.ndarray, message: str
@@ -324,6 +323,13 @@ class TestImport:
             handle.from_dlpack(theirs)
         gc.collect()
         assert theirs.deleted == 1
+        theirs.free()
+
+    def test_an_array_without_dimensions_is_seen_in_place(self, handle: Handle, device: Device | None) -> None:
+        theirs = Array(np.array(3, np.float32), device)
+        tensor = handle.from_dlpack(theirs)
+        assert (tensor.shape, tensor.numpy().shape, tensor.numpy().item()) == ((), (), 3)
+        tensor.close()
         theirs.free()
 
     def test_a_newer_dlpack_is_refused_and_given_back(self, handle: Handle, device: Device | None) -> None:

@@ -35,7 +35,7 @@ _SINGLES = 16
 """Single elements that a thread has at most, of x and of dy; kVectors and kPairs in resident.cuh."""
 
 _SINGLES_THREADS, _SINGLES_BLOCKS = 448, 2
-"""Most of a block that reads single elements, and such blocks that a multiprocessor has at least: with 72 registers a thread."""
+"""Most of a block that reads single elements, and such blocks that a multiprocessor has at least: with 72 registers per thread."""
 
 _COLUMNS = (1, 2)
 """Packs of channels of a block; two are a sector of 32 bytes."""

@@ -6,7 +6,7 @@
 //    then     elements that are not below the bound, little more than are wanted, are candidates; a candidate's place is the number of
 //             those that come before it
 //
-// A row of up to 32 elements a thread stays in registers; of longer ones the second look finds most in the level-2 cache. Where
+// A row of up to 32 elements per thread stays in registers; of longer ones the second look finds most in the level-2 cache. Where
 // candidates are too many, since many elements are equal, they are found one after the other instead, as top_k.cuh does.
 //
 // Elements are compared as integers: the bits of a number, mirrored where it is negative, with one NaN for all, which comes before all

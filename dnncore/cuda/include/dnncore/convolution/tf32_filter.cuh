@@ -10,7 +10,7 @@
 //
 // into the registers where the instruction wants them. What lanes read at a time is swizzled apart, and meets all banks. A lane then
 // has sums of the same two filters and of channels 8 j + 2 t and the next. Of planes (NCHW) it reads two neighbouring pixels of the
-// same filters and channels, 8 bytes each: which pixel is which summand does not matter either.
+// same filters and channels, 8 bytes each: here, too, both operands have the pixels in one order, so that sums are the same.
 //
 // With kProducts = 3 operands are not rounded but split into two of tf32, the nearest and what is left (3xTF32). Of their four products
 // the one of both rests, at most 2^-22 of the whole, is not computed. Tensor cores cut sums off where fp32 rounds them; so those of a

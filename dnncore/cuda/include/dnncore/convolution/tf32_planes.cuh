@@ -13,7 +13,7 @@
 // Pixels are the rows of the product. The units transpose 16 bits alone, but A may come from registers, and threads read shared
 // memory in any order: planes stay as they are. Of eight channels lane 4 g + t of a warp takes pixels 4 g ... 4 g + 3 of channels 2 t
 // and 2 t + 1, 16 bytes each, which swizzled meet all banks: the first two pixels are rows g and g + 8 of one product, the others
-// of a second. Which channels are elements t and t + 4 of a row does not matter as long as w has them in the same order, in which
+// of a second. Any two channels may be elements t and t + 4 of a row, provided that w has them in the same order, in which
 // split_filters writes them. A lane then has sums of four neighbouring pixels.
 //
 // The tensor cores cut sums off where fp32 rounds them; so those of a stage are added up by themselves. Tiles end with the image:

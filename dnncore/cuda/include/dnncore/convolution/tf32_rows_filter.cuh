@@ -13,7 +13,7 @@
 //     shared      +- dy: a ring of stages -------------------+  +- x: a ring of rows, nearest and, kPartWords behind, rest --+
 //                 |  [8 outputs][part][16 filters][lane]     |  |  [row % ring][channel][columns, those of the padding too]  |
 //                 +------------------------------------------+  +------------------------------------------------------------+
-//                            | 16 bytes a lane                            | 4 bytes a lane
+//                            | 16 bytes per lane                          | 4 bytes per lane
 //     consumers      8 warps, each kM x 16 filters by kN x 8 columns. Where these are not all of a tile's, groups of warps take units in
 //                    turn.
 //

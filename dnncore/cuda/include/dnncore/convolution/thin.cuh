@@ -1,7 +1,7 @@
 // Convolution by filters of one tap over few channels, or by few filters: images of 16 bits, channels-last, sums in fp32. There is
 // so little to multiply that memory bounds it, if nothing waits: warps work alone, each on 32 pixels at a time, and meet at no
 // barrier once the filters are in shared memory. Nothing is staged: operands of the matrix units come from memory, and results go
-// there, 16 bytes a thread, because which channel is which row or column of a fragment is free to choose. Of 32 channels, thread
+// there, 16 bytes per thread, because which channel is which row or column of a fragment is free to choose. Of 32 channels, thread
 // 4 g + t has the eight from 8 t on:
 //
 //     x, pixel g        | t = 0: 0...7 | t = 1: 8...15 | t = 2: 16...23 | t = 3: 24...31 |     16 bytes each

@@ -162,7 +162,7 @@ struct Resident {
     }
   }
 
-  // Elements of each channel that the block has, and how many of them it keeps; in turns of so many vectors a thread.
+  // Elements of each channel that the block has, and how many of them it keeps; in turns of so many vectors per thread.
   __device__ __forceinline__ int elements() const { return (end - begin) * (kWidth / kOwn); }
   template <int kNumber>
   __device__ __forceinline__ int kept() const {
