@@ -96,7 +96,10 @@ def test_a_figure_of_the_hosts_has_its_unit_and_its_goal() -> None:
 
 def test_element_types_stand_side_by_side() -> None:
     def document(dtype: str, *names: str) -> dict[str, object]:
-        return {"dtype": dtype, "results": [{"name": name, "of_copy": 0.756, "of_torch": 1.234, "ms": 1.0} for name in names]}
+        return {
+            "dtype": dtype,
+            "results": [{"name": name, "of_copy": 0.756, "of_torch": 1.234, "ms": 1.0} for name in names],
+        }
 
     table = memory_bound([document("float32", "relu", "lrn"), document("float16", "relu")])
     assert table.splitlines()[2:4] == [

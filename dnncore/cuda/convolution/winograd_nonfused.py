@@ -225,7 +225,7 @@ class _Batch:
         """Estimated time: the launches, what goes through the workspace, and the products."""
         points = _Points.of(self.correlation, self.filtering, self.images)
         tensors = self.correlation.input, self.correlation.output
-        nbytes = points.workspace_bytes + sum(tensor.nbytes for tensor in tensors) / 2
+        nbytes = points.workspace_bytes + sum(tensor.size * tensor.dtype.itemsize for tensor in tensors) / 2
         memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
         memory += sum(strided_seconds(tensor, figures) for tensor in tensors)
         multiplications = points.points * points.groups * points.channels * points.filters * points.tiles
