@@ -7,9 +7,9 @@ are opaque to everything above: what `Memory.at` returns goes back to the backen
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -34,10 +34,14 @@ __all__ = [
     "Memory",
     "Move",
     "Offer",
+    "Searched",
     "Stream",
     "Wired",
     "Work",
+    "exhausted",
 ]
+
+_Found = TypeVar("_Found")
 
 Address = Any
 """Where an operand starts: an integer address on CUDA, a NumPy byte array on the reference backend."""
@@ -239,6 +243,33 @@ class BoundedTwice(Bounded):
     @abstractmethod
     def closer_seconds(self, problem: Any, figures: DeviceFigures) -> float:
         """As `least_seconds`, not below it, for more work: asked where that one leaves it open."""
+
+
+class Searched(Bounded):
+    """What an algorithm is besides that is composed of the fastest of others: its offer is made step by step. Immutable.
+
+    Whoever chooses goes on with the steps as long as what they have come to may be the fastest, and not any further.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def search(self, problem: Any, figures: DeviceFigures) -> Generator[float, None, Offer | str]:
+        """Before each step seconds that the offer cannot be below; at last what `offer` returns, or why another one is as good."""
+
+    def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
+        """All steps; see `Algorithm`."""
+        return exhausted(self.search(problem, figures))
+
+
+def exhausted(search: Generator[float, None, _Found]) -> _Found:
+    """What a search comes to, whatever its bounds."""
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            found: _Found = end.value
+            return found
 
 
 Move = tuple[int, int, Address]

@@ -6,19 +6,20 @@ A plan waits for this. To see every offer, as a list of algorithms shows them, i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-from dnncore.backend import Algorithm, Bounded, BoundedTwice, Offer
+from dnncore.backend import Algorithm, Bounded, BoundedTwice, Offer, Searched, exhausted
 from dnncore.figures import DeviceFigures
 from dnncore.measured import MeasuredChoice, names_digest
 from dnncore.problems import Problem
 
-__all__ = ["closest_seconds", "fastest", "fastest_measured", "is_current", "least_seconds", "with_measured"]
+__all__ = ["composed", "fastest", "fastest_measured", "is_current", "least_seconds", "searching", "with_measured"]
 
 AnyAlgorithm = TypeVar("AnyAlgorithm", bound=Algorithm)
+_Found = TypeVar("_Found")
 
 
 def fastest(
@@ -30,7 +31,7 @@ def fastest(
     """The algorithm whose offer takes least time, the first of equal ones, and that offer; None where there is none.
 
     They are asked in the order of their bounds, until what is left has bounds above an offer that was made; those that have a
-    closer bound, for that first.
+    closer bound, for that first, and those that are composed of others step by step.
 
     Args:
         algorithms: Those to choose from.
@@ -38,26 +39,79 @@ def fastest(
         figures: Of the device.
         allows: Whether an offer may be taken.
     """
-    waiting = [
-        (
-            algorithm.least_seconds(problem, figures) if isinstance(algorithm, Bounded) else 0.0,
-            place,
-            isinstance(algorithm, BoundedTwice),
-        )
+    if len(algorithms) == 1:  # asked for by name, whether or not it is worth anything beside others
+        offer = algorithms[0].offer(problem, figures)
+        return (algorithms[0], offer) if isinstance(offer, Offer) and allows(offer) else None
+    return exhausted(searching(algorithms, problem, figures, allows))
+
+
+def searching(
+    algorithms: Sequence[AnyAlgorithm],
+    problem: Problem,
+    figures: DeviceFigures,
+    allows: Callable[[Offer], bool] = lambda _: True,
+) -> Generator[float, None, tuple[AnyAlgorithm, Offer] | None]:
+    """The steps to what `fastest` finds, for what is composed of it: before each of them, seconds that no offer is below."""
+    waiting: list[tuple[float, int, Generator[float, None, Offer | str] | None]] = [
+        (algorithm.least_seconds(problem, figures) if isinstance(algorithm, Bounded) else 0.0, place, None)
         for place, algorithm in enumerate(algorithms)
     ]
     heapify(waiting)
-    least, found = (math.inf, len(algorithms)), None
+    least, found, told = (math.inf, -1), None, -math.inf  # of an infinite bound there is no offer
     while waiting and waiting[0][:2] <= least:
-        _, place, can_be_closer = heappop(waiting)
+        if waiting[0][0] > told:
+            told = waiting[0][0]
+            yield told
+        _, place, search = heappop(waiting)
         algorithm = algorithms[place]
-        if can_be_closer and isinstance(algorithm, BoundedTwice):
-            heappush(waiting, (algorithm.closer_seconds(problem, figures), place, False))
-            continue
-        offer = algorithm.offer(problem, figures)
+        if search is None:
+            search = _steps(algorithm, problem, figures)
+        offer: Offer | str
+        if search is None:
+            offer = algorithm.offer(problem, figures)
+        else:
+            try:
+                heappush(waiting, (next(search), place, search))
+                continue
+            except StopIteration as end:
+                offer = end.value
         if isinstance(offer, Offer) and (offer.seconds, place) < least and allows(offer):
             least, found = (offer.seconds, place), (algorithm, offer)
     return found
+
+
+def composed(
+    seconds: Callable[[float], float], search: Generator[float, None, _Found]
+) -> Generator[float, None, _Found]:
+    """A search for a part of what is composed: `seconds` is what the whole takes, or takes at least, by what the part does."""
+    while True:
+        try:
+            bound = next(search)
+        except StopIteration as end:
+            found: _Found = end.value
+            return found
+        yield seconds(bound)
+
+
+def _steps(
+    algorithm: Algorithm, problem: Problem, figures: DeviceFigures
+) -> Generator[float, None, Offer | str] | None:
+    """Those of an offer that is made in several; None of one that is not."""
+    if isinstance(algorithm, Searched):
+        return algorithm.search(problem, figures)
+    if isinstance(algorithm, BoundedTwice):
+        return _closer_first(algorithm.closer_seconds, algorithm.offer, problem, figures)
+    return None
+
+
+def _closer_first(
+    closer_seconds: Callable[[Problem, DeviceFigures], float],
+    offer: Callable[[Problem, DeviceFigures], Offer | str],
+    problem: Problem,
+    figures: DeviceFigures,
+) -> Generator[float, None, Offer | str]:
+    yield closer_seconds(problem, figures)
+    return offer(problem, figures)
 
 
 def fastest_measured(
@@ -116,22 +170,6 @@ def least_seconds(algorithms: Sequence[Algorithm], problem: Problem, figures: De
     Those without a bound are asked for their offers, which are little work.
     """
     return min((_own_least_seconds(algorithm, problem, figures) for algorithm in algorithms), default=math.inf)
-
-
-def closest_seconds(algorithms: Sequence[Algorithm], problem: Problem, figures: DeviceFigures) -> float:
-    """As `least_seconds`, not below it: closer bounds are asked for as long as the least of all is not one of these."""
-    waiting = [
-        (_own_least_seconds(algorithm, problem, figures), place, isinstance(algorithm, BoundedTwice))
-        for place, algorithm in enumerate(algorithms)
-    ]
-    heapify(waiting)
-    while waiting:
-        least, place, can_be_closer = heappop(waiting)
-        algorithm = algorithms[place]
-        if not can_be_closer or not isinstance(algorithm, BoundedTwice):
-            return least
-        heappush(waiting, (algorithm.closer_seconds(problem, figures), place, False))
-    return math.inf
 
 
 def _own_least_seconds(algorithm: Algorithm, problem: Problem, figures: DeviceFigures) -> float:

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from benchmarks.host.row import Row, host_us, host_us_beside
-from dnncore import RELU, ConvolutionDescriptor, Handle, TensorDescriptor, ops
+from dnncore import RELU, ConvolutionDescriptor, DType, Handle, TensorDescriptor, ops
+from dnncore.descriptors import Layout
 from dnncore.functional import conv2d
 from dnncore.problems import ConvolutionProblem, Direction
 from dnncore.program import Span
@@ -24,6 +25,9 @@ __all__ = ["rows"]
 _PLANNED = ((3, 1, 28), (1, 1, 28), (1, 1, 7), (3, 2, 28), (7, 2, 28))
 """Convolutions whose first plan is timed: taps along each dimension, stride, extent of the image. The second and the third may be
 computed over copies, the last two over phases."""
+
+_PLANNED_OPERANDS = ((DType.FLOAT32, Layout.NCHW), (DType.FLOAT16, Layout.NCHW), (DType.FLOAT16, Layout.NHWC))
+"""Their dtype, and how they lie."""
 
 _STEPS = 175
 """Launches of the captured program: those of ResNet-50."""
@@ -105,21 +109,33 @@ def _replays(handle: Handle) -> Iterator[Row]:
 
 
 def _plans(handle: Handle) -> Iterator[Row]:
-    for direction, (taps, stride, extent) in itertools.product(Direction, _PLANNED):
-        plan = partial(_plan_ms, handle, direction, taps, stride, extent)
+    for (dtype, layout), direction, geometry in itertools.product(_PLANNED_OPERANDS, Direction, _PLANNED):
+        taps, stride, extent = geometry
+        plan = partial(_plan_ms, handle, direction, taps, stride, extent, dtype=dtype, layout=layout)
         for channels in range(64, 129, 8):
             plan(channels)  # loads the kernels that are chosen in this range
         milliseconds = statistics.median(map(plan, range(65, 128, 2)))
         strided = f", stride {stride}" if stride > 1 else ""
-        what = f"{direction.value} {taps}x{taps}{strided}, {extent} x {extent}"
+        operands = "" if dtype is DType.FLOAT32 else f", {dtype.value}, {layout.value}"
+        what = f"{direction.value} {taps}x{taps}{strided}, {extent} x {extent}{operands}"
         yield Row(f"first plan of a convolution, {what}", milliseconds, "ms", most=1)
 
 
-def _plan_ms(handle: Handle, direction: Direction, taps: int, stride: int, extent: int, channels: int) -> float:
-    x = TensorDescriptor.packed((8, channels, extent, extent))
-    w = TensorDescriptor.packed((128, channels, taps, taps))
+def _plan_ms(
+    handle: Handle,
+    direction: Direction,
+    taps: int,
+    stride: int,
+    extent: int,
+    channels: int,
+    *,
+    dtype: DType,
+    layout: Layout,
+) -> float:
+    x = TensorDescriptor.packed((8, channels, extent, extent), dtype, layout)
+    w = TensorDescriptor.packed((128, channels, taps, taps), dtype, layout)
     conv = ConvolutionDescriptor.make(stride=stride, padding=taps // 2)
-    y = TensorDescriptor.packed(conv.output_shape(x.shape, w.shape))
+    y = TensorDescriptor.packed(conv.output_shape(x.shape, w.shape), dtype, layout)
     started = time.perf_counter()
     handle.plan(ConvolutionProblem(direction, x, w, y, conv))
     return (time.perf_counter() - started) * 1e3

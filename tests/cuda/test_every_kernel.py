@@ -27,6 +27,7 @@ from dnncore.dtypes import DType
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, MatmulProblem, Problem
 from tests.cases import CASES, Case
 from tests.conftest import CUDA_DEVICES
+from tests.cuda.test_fft import KERNELS as KERNELS_OF_SPECTRA
 from tests.cuda.test_parts import JOINED, JOINED_EXTENDED, SELECTED, by_another_launch
 from tests.ops.harness import GUARD, check
 from tests.ops.test_block_per_group import KERNELS as KERNELS_OF_GROUPS
@@ -225,5 +226,11 @@ def test_the_cases_of_all_tests_together_run_every_kernel(
     monkeypatch.setattr(algorithm, "choose_split", by_another_launch)
     covered.update(_units_of(SELECTED, handles[device].device))
     elsewhere = KERNELS | KERNELS_OF_BLOCKS | KERNELS_OF_PLANES | THIN_KERNELS | KERNELS_OF_ROWS | POOLED_KERNELS
-    elsewhere |= KERNELS_OF_TF32_ROWS | KERNELS_OF_RESIDENTS | KERNELS_OF_GROUPS | KERNELS_OF_GROUP_GRADIENTS
+    elsewhere |= (
+        KERNELS_OF_SPECTRA
+        | KERNELS_OF_TF32_ROWS
+        | KERNELS_OF_RESIDENTS
+        | KERNELS_OF_GROUPS
+        | KERNELS_OF_GROUP_GRADIENTS
+    )
     assert sorted(unit.entry for unit in set(all_units()) - covered if unit.entry not in elsewhere) == []

@@ -15,6 +15,7 @@ from dnncore.backend import Offer
 from dnncore.cuda.calls import KernelCall
 from dnncore.cuda.convolution import fft
 from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32, FftTiling
+from dnncore.cuda.convolution.fft_products import BY_TENSOR_CORES
 from dnncore.cuda.convolution.fft_tiles import Cut, cut_or_reason
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.figures import A100, H200, DeviceFigures, Maths
@@ -42,6 +43,19 @@ def _problem(
 def _channels_last(problem: ConvolutionProblem) -> ConvolutionProblem:
     x, w, y = (TensorDescriptor.packed(each.shape, each.dtype, "NHWC") for each in (problem.x, problem.w, problem.y))
     return replace(problem, x=x, w=w, y=y)
+
+
+KERNELS = frozenset({"fft_product_3xtf32_64x64"})
+"""What the cases here run, and on Hopper no others: there wgmma multiplies."""
+
+
+@pytest.fixture
+def without_wgmma() -> Iterator[None]:
+    """As on a device that has mma.sync alone; the algorithm is frozen for all but this."""
+    by = FFT_TILING_3XTF32.by
+    object.__setattr__(FFT_TILING_3XTF32, "by", (BY_TENSOR_CORES,))
+    yield
+    object.__setattr__(FFT_TILING_3XTF32, "by", by)
 
 
 BOTH = pytest.mark.parametrize("algorithm", [FFT_TILING, FFT_TILING_3XTF32], ids=lambda algorithm: algorithm.name)
@@ -180,6 +194,17 @@ def test_a_batch_in_parts_gives_the_same(
     monkeypatch.setattr(fft, "_MANY_BYTES", 1)
     with Handle(CUDA_DEVICES[0]) as another:
         check(another, Case(f"single-images-{direction.value}", problem, alpha=0.5, beta=2.0), algorithm.name)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("direction", Direction)
+def test_spectra_are_multiplied_without_wgmma(direction: Direction, without_wgmma: None, fresh_handle: Handle) -> None:
+    conv = ConvolutionDescriptor.make(padding=2, groups=2)
+    problem = _problem(direction, (3, 36, 12, 11), (140, 18, 5, 5), conv)
+    (kernel,) = KERNELS
+    assert f"{kernel}: " in fresh_handle.plan(problem, algorithm=FFT_TILING_3XTF32.name).describe()
+    case = Case(f"without-wgmma-{direction.value}", problem, alpha=0.5, beta=2.0)
+    check(fresh_handle, case, FFT_TILING_3XTF32.name)
 
 
 def _forward(handle: Handle, algorithm: FftTiling, x: np.ndarray, w: np.ndarray) -> np.ndarray:

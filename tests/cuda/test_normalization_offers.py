@@ -81,6 +81,11 @@ def layer_norm(what: str, rows: int, length: int, dtype: str) -> Problem:
     return LayerNormBackwardProblem(x, x, s, x, 1, s, p, p, p)
 
 
+def rms_norm(rows: int, length: int, dtype: str) -> Problem:
+    x = packed((rows, length), dtype)
+    return LayerNormForwardProblem(x, x, packed((rows, 1)), 1, 1e-5, scale=packed((1, length)))
+
+
 def over_rows(what: str, rows: int, length: int, dtype: str) -> Problem:
     x = packed((rows, length), dtype)
     how = SoftmaxAlgorithm.ACCURATE, SoftmaxMode.CHANNEL
@@ -169,6 +174,22 @@ MEASURED = (
     (lrn("forward"), "across_channels", 344),
     (lrn("backward"), "across_channels", 1059),
 )
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "fastest", "microseconds"),
+    [
+        (65536, 1024, "block_per_group", {"block_per_group": 141, "whole": 148}),
+        (16384, 4096, "whole", {"block_per_group": 181, "whole": 149}),
+    ],
+)
+def test_a_block_for_each_row_of_float32_without_a_mean_is_slower_where_rows_are_long(
+    rows: int, length: int, fastest: str, microseconds: dict[str, float]
+) -> None:
+    problem = rms_norm(rows, length, "float32")
+    assert ranked(problem)[0] == fastest
+    for name, measured in microseconds.items():
+        assert offers(problem)[name].seconds * 1e6 == pytest.approx(measured, rel=0.05)
 
 
 @pytest.mark.parametrize(("problem", "fastest", "microseconds"), MEASURED, ids=lambda value: type(value).__name__)

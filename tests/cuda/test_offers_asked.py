@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from dnncore import RELU, ConvolutionDescriptor, DType, TensorDescriptor
+from dnncore.backend import Searched
 from dnncore.choice import fastest
 from dnncore.cuda.algorithms import algorithms_for
+from dnncore.cuda.convolution import copies
 from dnncore.cuda.convolution.plain import best_offer
+from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.gemm import product_or_reason
 from dnncore.descriptors import Layout
 from dnncore.figures import H200
@@ -22,11 +25,19 @@ _COMPOSED = ("implicit_gemm_3xtf32_merged", "implicit_gemm_wgmma_relaid", "impli
 """Those whose offers ask for others', or say what another's takes and more."""
 
 
-def _convolution(direction: Direction, taps: int, stride: int, extent: int, layout: Layout) -> ConvolutionProblem:
+def _convolution(
+    direction: Direction,
+    taps: int,
+    stride: int,
+    extent: int,
+    layout: Layout,
+    dtype: DType = DType.FLOAT32,
+    channels: int = 81,
+) -> ConvolutionProblem:
     conv = ConvolutionDescriptor.make(stride=stride, padding=taps // 2)
-    x, w = (8, 81, extent, extent), (128, 81, taps, taps)
+    x, w = (8, channels, extent, extent), (128, channels, taps, taps)
     shapes = x, w, conv.output_shape(x, w)
-    of_x, of_w, of_y = (TensorDescriptor.packed(shape, DType.FLOAT32, layout) for shape in shapes)
+    of_x, of_w, of_y = (TensorDescriptor.packed(shape, dtype, layout) for shape in shapes)
     return ConvolutionProblem(direction, of_x, of_w, of_y, conv)
 
 
@@ -42,11 +53,21 @@ def _inside(algorithm: Any) -> Iterator[type]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Offers that were asked for since, by the names of the algorithms, inner ones among them."""
+    """Offers that were asked for since, by the names of the algorithms, inner ones among them; of searches what ended."""
     best_offer.cache_clear()  # whoever was asked before
     found: Counter[str] = Counter()
 
     def count(kind: type) -> None:
+        if issubclass(kind, Searched):
+            steps = kind.search
+
+            def search(self: Any, problem: Any, figures: Any) -> Any:
+                found_one = yield from steps(self, problem, figures)
+                found[self.name] += 1
+                return found_one
+
+            monkeypatch.setattr(kind, "search", search)
+            return
         own = kind.offer  # type: ignore[attr-defined]
 
         def offer(self: Any, problem: Any, figures: Any) -> Any:
@@ -63,7 +84,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def _fused(plain: ConvolutionProblem) -> FusedConvolutionProblem:
-    bias = TensorDescriptor.packed((1, plain.w.shape[0], 1, 1))
+    bias = TensorDescriptor.packed((1, plain.w.shape[0], 1, 1), plain.x.dtype)
     return FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution, bias=bias, activation=RELU)
 
 
@@ -113,3 +134,51 @@ def test_phases_that_win_are_asked_for_one_offer_each(asked: Counter[str]) -> No
     assert found[0].name == "space_to_depth"
     assert asked["space_to_depth"] == 1
     assert asked.total() <= 25, f"{asked}"
+
+
+_IN_16_BITS = pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16], ids=lambda dtype: dtype.value)
+_LAYERS = pytest.mark.parametrize(
+    ("taps", "stride", "extent"), [(3, 1, 28), (1, 1, 28), (1, 1, 7), (3, 2, 28), (5, 1, 28), (7, 2, 28)]
+)
+_CHANNELS = pytest.mark.parametrize("channels", [81, 96])
+"""Rows of pixels that the copy engine does not take, and such that it does."""
+
+
+@_LAYOUTS
+@_IN_16_BITS
+@_CHANNELS
+@_LAYERS
+@_DIRECTIONS
+def test_in_16_bits_phases_and_copies_ask_only_as_far_as_they_may_win(
+    direction: Direction,
+    taps: int,
+    stride: int,
+    extent: int,
+    channels: int,
+    dtype: DType,
+    layout: Layout,
+    asked: Counter[str],
+) -> None:
+    problem = _convolution(direction, taps, stride, extent, layout, dtype, channels)
+    assert fastest(algorithms_for(problem), problem, H200)
+    assert asked.total() <= 23, f"{asked}"
+
+
+@_LAYOUTS
+@_IN_16_BITS
+@_CHANNELS
+@_LAYERS
+def test_a_fused_convolution_in_16_bits_asks_for_little_more_than_one_alone(
+    taps: int, stride: int, extent: int, channels: int, dtype: DType, layout: Layout, asked: Counter[str]
+) -> None:
+    problem = _fused(_convolution(Direction.FORWARD, taps, stride, extent, layout, dtype, channels))
+    assert fastest(algorithms_for(problem), problem, H200)
+    assert asked.total() <= 27, f"{asked}"
+
+
+@_IN_16_BITS
+def test_copies_that_no_algorithm_takes_are_not_chosen(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _convolution(Direction.FORWARD, 3, 1, 28, Layout.NCHW, dtype, channels=81)
+    monkeypatch.setattr(copies, "_copy", lambda *_: pytest.fail("a copy was chosen"))
+    relaid = next(each for each in algorithms_for(problem) if isinstance(each, RelaidConvolution))
+    assert "over copies" in str(relaid.offer(problem, H200))

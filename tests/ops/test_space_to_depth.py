@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dnncore import DType, Handle
-from dnncore.cuda.convolution import space_to_depth
 from dnncore.problems import Direction
 from tests.cases import Case
 from tests.cases.convolution import Geometry
@@ -29,7 +28,6 @@ GEOMETRIES = (
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=lambda geometry: geometry.name)
 def test_blocks_of_several_outputs(geometry: Geometry, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dnncore.cuda.convolution.space_to_depth._OUTPUTS_OF_BLOCKS", (outputs,))
-    monkeypatch.setattr(space_to_depth, "_arrangements", space_to_depth._arrangements.__wrapped__)
     problem = geometry.problem(Direction.BACKWARD_DATA)
     with Handle(CUDA_DEVICES[0]) as own:
         splits = own.plan(problem, algorithm="space_to_depth").describe().count("convolution_phases_split")

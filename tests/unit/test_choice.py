@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
 from benchmarks.layers import LAYERS, LayerGeometry
 from dnncore import TensorDescriptor
-from dnncore.backend import Bounded, BoundedTwice, Offer
-from dnncore.choice import closest_seconds, fastest, least_seconds
+from dnncore.backend import Bounded, BoundedTwice, Offer, Searched
+from dnncore.choice import composed, fastest, least_seconds, searching
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
@@ -53,6 +53,19 @@ class _BoundedTwice(_Bounded, BoundedTwice):
         return self.closer
 
 
+@dataclass
+class _Searched(_Bounded, Searched):
+    """Notes each bound that it was asked for the next one after."""
+
+    bounds: tuple[float, ...] = ()
+
+    def search(self, problem: object, figures: object) -> Generator[float, None, Offer | str]:
+        for bound in self.bounds:
+            self.asked.append(f"{bound}")
+            yield bound
+        return self.offer(problem, figures)
+
+
 def _chosen(*algorithms: _Algorithm, limit: float = math.inf) -> str | None:
     found = fastest(algorithms, _ANY, H200, lambda offer: offer.workspace_bytes <= limit)
     return None if found is None else found[0].name
@@ -88,12 +101,39 @@ def test_bounds_of_several_are_their_least_and_an_offer_bounds_what_has_no_other
     assert least_seconds(algorithms[2:], _ANY, H200) == least_seconds((), _ANY, H200) == math.inf
 
 
-def test_the_closest_bound_of_several_asks_for_closer_ones_while_the_least_of_all_may_be_closer() -> None:
-    far, near = (_BoundedTwice(name, 9, least=a, closer=b) for name, a, b in (("far", 5, 8), ("near", 1, math.inf)))
-    assert closest_seconds((far, near, _Bounded("c", 9, least=4)), _ANY, H200) == 4
-    assert (far.asked, near.asked) == ([], ["closer"])
-    assert closest_seconds((far, near), _ANY, H200) == 8
-    assert closest_seconds((near,), _ANY, H200) == closest_seconds((), _ANY, H200) == math.inf
+def test_a_search_goes_on_only_while_its_bound_is_the_least() -> None:
+    slow = _Searched("slow", 9, least=1, bounds=(2, 6, 8))
+    best = _Searched("best", 5, least=1, bounds=(2, 3))
+    assert _chosen(slow, _Algorithm("other", 7), best) == "best"
+    assert slow.asked == ["2", "6"]
+    assert best.asked == ["2", "3", "best"]
+
+
+def test_a_search_says_what_none_of_its_offers_is_below_and_each_bound_once() -> None:
+    algorithms = _Bounded("a", None, least=1), _Bounded("b", None, least=1), _Searched("c", 5, least=2, bounds=(2, 4))
+    search = searching(algorithms, _ANY, H200)
+    told = [
+        (bound, [name for each in algorithms for name in each.asked])
+        for bound in composed(lambda seconds: 2 * seconds, search)
+    ]
+    assert told == [(2, []), (4, ["a", "b"]), (8, ["a", "b", "2", "4"])]
+
+
+def test_one_alone_is_asked_for_its_offer_whatever_its_search_says() -> None:
+    class Elsewhere(_Searched):
+        def search(self, problem: object, figures: object) -> Generator[float, None, Offer | str]:
+            yield 1
+            return "another one takes as long"
+
+    own = Elsewhere("own", 5)
+    assert _chosen(own) == "own"
+    assert _chosen(own, _Algorithm("other", 9)) == "other"
+    assert _chosen(own, limit=-1) is None
+
+
+def test_a_search_of_none_finds_none_and_says_no_bound() -> None:
+    assert list(searching((), _ANY, H200)) == []
+    assert list(searching((_Bounded("a", None, least=3),), _ANY, H200)) == [3]
 
 
 def test_what_is_refused_or_not_allowed_bounds_nothing() -> None:
@@ -127,6 +167,16 @@ def _problems() -> Iterator[Problem]:
             yield layer.problem(Direction.BACKWARD_DATA, dtype, layout)
 
 
+def _steps(search: Generator[float, None, Offer | str]) -> tuple[list[float], Offer | str]:
+    """The bounds of a search, and what it comes to."""
+    bounds = []
+    while True:
+        try:
+            bounds.append(next(search))
+        except StopIteration as end:
+            return bounds, end.value
+
+
 _ALL = pytest.mark.parametrize("figures", [H200, H100, A100], ids=["H200", "H100", "A100"])
 
 
@@ -139,6 +189,11 @@ def test_no_offer_is_below_its_bound(figures: DeviceFigures) -> None:
                 least = algorithm.least_seconds(problem, figures)
                 closer = algorithm.closer_seconds(problem, figures) if isinstance(algorithm, BoundedTwice) else least
                 assert least <= closer <= offer.seconds, f"{algorithm.name} on {problem}"
+                if isinstance(algorithm, Searched):
+                    bounds, found = _steps(algorithm.search(problem, figures))
+                    # One that is had otherwise for as much says so, or takes longer: what `offer` says is for who asks by name.
+                    seconds = found.seconds if isinstance(found, Offer) else math.inf
+                    assert max(offer.seconds, least, *bounds) <= seconds, f"{algorithm.name} on {problem}"
 
 
 @_ALL

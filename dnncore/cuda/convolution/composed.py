@@ -8,16 +8,28 @@ workspace or, where y may be overwritten and is of their dtype, in y.
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
 
-from dnncore.backend import Bounded, Offer
-from dnncore.choice import least_seconds
+from dnncore.backend import Offer, Searched
+from dnncore.choice import composed, searching
+from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, blocks_for, in_order, kernel_call, rewired
+from dnncore.cuda.convolution.copy_engine import why_no_matrix
+from dnncore.cuda.convolution.direct import DIRECT
+from dnncore.cuda.convolution.few_channels import DIRECT_FEW_CHANNELS
+from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32
 from dnncore.cuda.convolution.fused_product import epilogue_of
-from dnncore.cuda.convolution.plain import algorithms, best_offer
+from dnncore.cuda.convolution.gemm import GEMM
+from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
+from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
+from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
+from dnncore.cuda.convolution.plain import algorithms_for, best_offer
+from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
+from dnncore.cuda.convolution.wgmma_output import why_not_finished
 from dnncore.cuda.gemm import EPILOGUE, fields_of, fill_epilogue
 from dnncore.cuda.params import (
     ADDRESS,
@@ -103,7 +115,7 @@ def _params(problem: FusedConvolutionProblem, sums: TensorDescriptor) -> np.ndar
 
 
 @dataclass(frozen=True)
-class ComposedConvolution(Bounded):
+class ComposedConvolution(Searched):
     """A convolution by the fastest algorithm that supports it, then the epilogue. Immutable.
 
     Args:
@@ -119,21 +131,35 @@ class ComposedConvolution(Bounded):
         return (*(_unit(dtype, dtype) for dtype in FLOATING), _unit(DType.FLOAT32, DType.INT8))
 
     def least_seconds(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> float:
-        """What the epilogue takes, and the convolution at least."""
+        """What the epilogue takes."""
         if self._why_not(problem) is not None:
             return math.inf
-        sums = self._sums(problem)
-        plain = _plain(problem, sums)
-        convolution = least_seconds(algorithms(plain.direction), plain, figures)
-        return _with_epilogue(convolution, problem, sums, figures)
+        return _with_epilogue(0.0, problem, self._sums(problem), figures)
 
-    def offer(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+    def search(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> Generator[float, None, Offer | str]:
         """What the best plain offer and the epilogue take; with the sums in the workspace it computes everything that is legal."""
         reason = self._why_not(problem)
         if reason is not None:
             return reason
         sums = self._sums(problem)
-        convolution = best_offer(_plain(problem, sums), figures)
+        if not self.in_place and sums == problem.y and COMPOSED_IN_PLACE._why_not(problem) is None:
+            return f"{COMPOSED_IN_PLACE.name} takes as long, and less workspace"
+        plain = _plain(problem, sums)
+        found = yield from composed(
+            lambda seconds: _with_epilogue(seconds, problem, sums, figures),
+            searching(_worth_composing(problem, plain), plain, figures),
+        )
+        assert found is not None, "the last algorithm supports everything"
+        return self._offer(problem, sums, found[1], figures)
+
+    def offer(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+        """The same, asked for by name, whether or not it is had in place."""
+        sums = self._sums(problem)
+        return self._why_not(problem) or self._offer(problem, sums, best_offer(_plain(problem, sums), figures), figures)
+
+    def _offer(
+        self, problem: FusedConvolutionProblem, sums: TensorDescriptor, convolution: Offer, figures: DeviceFigures
+    ) -> Offer:
         own_bytes = 0 if self.in_place else aligned(sums.nbytes)
         of_sums = Place(len(problem.inputs)) if self.in_place else Place(WORKSPACE)
         return Offer(
@@ -153,6 +179,16 @@ class ComposedConvolution(Bounded):
 
     def _sums(self, problem: FusedConvolutionProblem) -> TensorDescriptor:
         return problem.y if self.in_place else _sums(problem)
+
+
+def _worth_composing(problem: FusedConvolutionProblem, plain: ConvolutionProblem) -> tuple[CudaAlgorithm, ...]:
+    """Those whose sums may be worth a pass of their own; for 16 bits without a residual `FUSED` has nearly all with the epilogue.
+
+    They take it for next to nothing then, and what they are composed of, phases and copies, is the same.
+    """
+    if problem.x.dtype.itemsize != 2 or problem.z is not None or why_not_finished(problem, why_no_matrix) is not None:
+        return algorithms_for(plain)
+    return _ALONE
 
 
 def _plain(problem: FusedConvolutionProblem, sums: TensorDescriptor) -> ConvolutionProblem:
@@ -190,6 +226,13 @@ def _calls(
         *kernel_call(_unit(sums.dtype, problem.y.dtype), blocks, _THREADS, params, {**fields, "sums": of_sums}),
     )
 
+
+_UNFUSED: tuple[CudaAlgorithm, ...] = (
+    *(DIRECT_FEW_CHANNELS, IMPLICIT_GEMM_SPLIT_K, IMPLICIT_GEMM, IMPLICIT_PRECOMP_GEMM),
+    *(FFT_TILING, FFT_TILING_3XTF32, GEMM, DIRECT),
+)
+_ALONE: tuple[CudaAlgorithm, ...] = (SpaceToDepth(_UNFUSED), *_UNFUSED)
+"""What no fused convolution does, or by other tiles, in the order of `plain`; the last supports everything that is legal."""
 
 COMPOSED = ComposedConvolution("composed")
 COMPOSED_IN_PLACE = ComposedConvolution("composed_in_place", in_place=True)

@@ -5,13 +5,13 @@ The result is rounded once, and once more where a launch blends it with what the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from dnncore.backend import Offer
-from dnncore.choice import fastest
+from dnncore.choice import composed, fastest, searching
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.convolution.operands import operands_of
@@ -20,7 +20,7 @@ from dnncore.descriptors import TensorDescriptor
 from dnncore.figures import DeviceFigures
 from dnncore.problems import AddProblem, ConvolutionProblem, FusedConvolutionProblem
 
-__all__ = ["copying_seconds", "with_copies"]
+__all__ = ["copying_seconds", "searching_with_copies"]
 
 _Problem = ConvolutionProblem | FusedConvolutionProblem
 
@@ -31,14 +31,17 @@ def copying_seconds(copies: Collection[TensorDescriptor], figures: DeviceFigures
     return len(copies) * figures.launch_seconds + copied / figures.bytes_per_second
 
 
-def with_copies(
+def searching_with_copies(
     problem: _Problem,
     copies: Mapping[str, TensorDescriptor],
     inner_operands: Mapping[str, TensorDescriptor],
     algorithms: Sequence[CudaAlgorithm],
     figures: DeviceFigures,
-) -> Offer | str:
+) -> Generator[float, None, Offer | str]:
     """What copies of operands, and the fastest convolution with these in their places, take together; or why there is none.
+
+    Yields:
+        Seconds that it is not below, as `backend.Searched`.
 
     Args:
         problem: Whose operands are copied.
@@ -48,24 +51,38 @@ def with_copies(
         figures: Of the device.
     """
     fields: dict[str, Any] = dict(inner_operands)
-    inner = replace(problem, **fields)
-    found = fastest(algorithms, inner, figures)
+    inner, given = replace(problem, **fields), operands_of(problem)
+    output, moves = tuple(given)[-1], dict[str, Offer]()
+
+    def moving_seconds() -> float:
+        if not moves:
+            for name, tensor in copies.items():
+                move = (tensor, given[name]) if name == output else (given[name], tensor)
+                moves[name] = _copy(*move, figures)
+        return sum(move.seconds for move in moves.values())
+
+    search = searching(algorithms, inner, figures)
+    # What the first bound says is known already. With the next one somebody has not refused: copies are worth choosing.
+    next(search, None)
+    found = yield from composed(lambda seconds: seconds + moving_seconds(), search)
     if found is None:
         return f"over copies: {algorithms[0].offer(inner, figures)}"
-    convolution, given, moves = found[1], operands_of(problem), {}
-    output = tuple(given)[-1]
-    for name, tensor in copies.items():
-        move = AddProblem(tensor, given[name]) if name == output else AddProblem(given[name], tensor)
-        copy = fastest(ADD, move, figures, lambda offer: not offer.workspace_bytes)
-        assert copy is not None, "the last algorithm copies everything, without a workspace"
-        moves[name] = copy[1]
+    convolution = found[1]
     own_bytes = sum(aligned(tensor.nbytes) for tensor in copies.values())
     return replace(
         convolution,
-        seconds=convolution.seconds + sum(move.seconds for move in moves.values()),
+        seconds=convolution.seconds + moving_seconds(),
         prepare=partial(_calls, problem, copies, moves, convolution.prepare, own_bytes),
         workspace_bytes=own_bytes + convolution.workspace_bytes,
     )
+
+
+@lru_cache(maxsize=32)
+def _copy(source: TensorDescriptor, target: TensorDescriptor, figures: DeviceFigures) -> Offer:
+    """The fastest; a fused convolution and one that it is composed of, and both over phases, ask for the same ones."""
+    found = fastest(ADD, AddProblem(source, target), figures, lambda offer: not offer.workspace_bytes)
+    assert found is not None, "the last algorithm copies everything, without a workspace"
+    return found[1]
 
 
 def _calls(

@@ -185,7 +185,9 @@ def _seconds(nbytes: int, multiplications: int, rate: float, figures: DeviceFigu
 def _seconds_beside(problem: ConvolutionProblem, figures: DeviceFigures) -> float:
     """Estimated time of everything else: launches, the tensors that are transformed, and images without rows in memory."""
     launches = _LAUNCHES + _LAUNCHES_OF_SUMS * (problem.direction is Direction.BACKWARD_FILTER)
-    read = sum(tensor.size * tensor.dtype.itemsize for tensor in problem.inputs)  # without gaps, as slices of channels have
+    read = sum(
+        tensor.size * tensor.dtype.itemsize for tensor in problem.inputs
+    )  # without gaps, as slices of channels have
     strided = strided_seconds(problem.x, figures) + strided_seconds(problem.y, figures)
     reading = read / (figures.bytes_per_second * _OF_MEMORY_RATE_OF_TENSORS)
     return launches * figures.launch_seconds + reading + strided

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, kernel_call
+from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import (
     forward_window,
     images_map,
@@ -18,6 +19,7 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_copied,
     why_not_gathered,
 )
+from dnncore.cuda.convolution.elsewhere import where_aligned
 from dnncore.cuda.convolution.filter_schedule import Schedule, least_seconds
 from dnncore.cuda.convolution.filter_tile import (
     GRADIENT,
@@ -36,13 +38,16 @@ from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TensorMap
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["least_seconds", "offer", "why_not_fed"]
+__all__ = ["least_seconds", "searching_offer", "why_not_fed"]
 
 
-def offer(
+def searching_offer(
     problem: ConvolutionProblem, figures: DeviceFigures, kernels: Kernels, elsewhere: CudaAlgorithm
-) -> Offer | str:
+) -> Generator[float, None, Offer | str]:
     """What the fastest schedule takes, or the reason why there is none.
+
+    Yields:
+        What it takes, before it is known what computes elsewhere.
 
     Args:
         problem: A backward-filter convolution of a kind, a dtype and an architecture that the kernels are for, and that they can
@@ -52,9 +57,6 @@ def offer(
             dtype; one in float32, of 16 bits, is the business of those that add up parts.
         elsewhere: What computes where an operand does not begin at a multiple of 16 bytes.
     """
-    other = elsewhere.offer(problem, figures)
-    if isinstance(other, str):
-        return other
     schedules = [schedule for tile in kernels.tiles for schedule in Schedule.of(problem, tile, figures)]
     fitting = [each for each in schedules if each.fits]
     if problem.w.dtype is not problem.x.dtype:
@@ -67,6 +69,10 @@ def offer(
     seconds, schedule = min(
         ((each.seconds(problem, figures, kernels), each) for each in fitting), key=lambda pair: pair[0]
     )
+    yield seconds
+    other = elsewhere.offer(problem, figures)
+    if isinstance(other, str):
+        return other
     return Offer(
         seconds,
         partial(_calls, problem, schedule, kernels, other),
@@ -152,4 +158,4 @@ def _calls(problem: ConvolutionProblem, schedule: Schedule, kernels: Kernels, el
         grid = blocks, schedule.tiles, 1
         calls += kernel_call(kernels.sum_unit(w.dtype), grid, SUM_THREADS, sums, places, starts_early=True)
     aligned = tuple((place, ALIGNMENT_BYTES) for place in (x_place, dy_place, dw_place))
-    return (WhereAligned(aligned, calls, elsewhere.prepare()),)
+    return where_aligned(aligned, calls, elsewhere)

@@ -10,12 +10,13 @@ Those algorithms want planes that begin at multiples of 16 bytes, and their tile
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer, Searched
 from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import BoundedAnywhere
-from dnncore.cuda.convolution.copies import copying_seconds, with_copies
+from dnncore.cuda.convolution.copies import copying_seconds, searching_with_copies
 from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.convolution.planes import has_one_tap, why_not_one_tap
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES
@@ -32,7 +33,7 @@ _ALIGNED = ALIGNMENT_BYTES // DType.FLOAT32.itemsize
 
 
 @dataclass(frozen=True)
-class MergedPlanes(Bounded):
+class MergedPlanes(Searched):
     """A convolution of one tap over copies in which all images are one. Immutable.
 
     Args:
@@ -55,7 +56,9 @@ class MergedPlanes(Bounded):
         images = [tensor for name, tensor in operands_of(problem).items() if name in _IMAGES]
         return copying_seconds(images, figures) + least_seconds(self.algorithms, problem, figures)
 
-    def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+    def search(
+        self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures
+    ) -> Generator[float, None, Offer | str]:
         """What the copies and the fastest of the algorithms take together."""
         plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
         if problem.x.dtype is not DType.FLOAT32:
@@ -69,7 +72,7 @@ class MergedPlanes(Bounded):
             return f"{problem.x.shape[0]} images are one already"
         copies = _copies(problem)
         as_one = {name: _as_one(tensor) for name, tensor in copies.items()}
-        return with_copies(problem, copies, as_one, self.algorithms, figures)
+        return (yield from searching_with_copies(problem, copies, as_one, self.algorithms, figures))
 
 
 def _copies(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:

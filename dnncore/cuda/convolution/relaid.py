@@ -14,12 +14,16 @@ what y held. What is computed in between is any algorithm's that wants channels 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer, Searched
 from dnncore.choice import least_seconds
-from dnncore.cuda.algorithm import BoundedAnywhere
-from dnncore.cuda.convolution.copies import copying_seconds, with_copies
+from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
+from dnncore.cuda.convolution.copies import copying_seconds, searching_with_copies
+from dnncore.cuda.convolution.elsewhere import NOWHERE
 from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import Layout, MathType, TensorDescriptor
@@ -30,10 +34,12 @@ from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
 __all__ = ["RelaidConvolution"]
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16)
+_PARAMETERS = ("scale", "bias")
+"""Operands that are never copied; no kernel wants them aligned."""
 
 
 @dataclass(frozen=True)
-class RelaidConvolution(Bounded):
+class RelaidConvolution(Searched):
     """A convolution by channels-last algorithms, operands of other layouts copied. Immutable.
 
     Args:
@@ -48,6 +54,11 @@ class RelaidConvolution(Bounded):
         """None of its own: those of transforms and of the algorithms."""
         return ()
 
+    @cached_property
+    def _of_aligned(self) -> tuple[CudaAlgorithm, ...]:
+        algorithms: tuple[Any, ...] = self.algorithms
+        return tuple(replace(each, elsewhere=NOWHERE) for each in algorithms)
+
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What the copies take at least, and the convolution over them."""
         if not _is_for(problem):
@@ -55,7 +66,9 @@ class RelaidConvolution(Bounded):
         inner = least_seconds(self.algorithms, problem, figures)
         return inner + copying_seconds([tensor for _, tensor in _to_relay(problem)], figures)
 
-    def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+    def search(
+        self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures
+    ) -> Generator[float, None, Offer | str]:
         """What the copies and the fastest of the algorithms take together."""
         if not _is_for(problem):
             return f"x is {problem.x.dtype.value}; copies pay where matrix units are many times faster: with 16 bits or tf32"
@@ -64,7 +77,10 @@ class RelaidConvolution(Bounded):
         relaid = _relaid(problem)
         if not relaid:
             return "channels are innermost already"
-        return with_copies(problem, relaid, relaid, self.algorithms, figures)
+        # Copies are aligned, so that nothing is prepared for operands that are not where all are copies.
+        given = [name for name in operands_of(problem) if name not in _PARAMETERS]
+        algorithms = self._of_aligned if len(relaid) == len(given) else self.algorithms
+        return (yield from searching_with_copies(problem, relaid, relaid, algorithms, figures))
 
 
 def _is_for(problem: ConvolutionProblem | FusedConvolutionProblem) -> bool:
@@ -78,7 +94,7 @@ def _to_relay(problem: ConvolutionProblem | FusedConvolutionProblem) -> list[tup
     return [
         (name, tensor)
         for name, tensor in operands_of(problem).items()
-        if name not in ("scale", "bias") and tensor.shape[1] > 1 and tensor.strides[1] != 1
+        if name not in _PARAMETERS and tensor.shape[1] > 1 and tensor.strides[1] != 1
     ]
 
 

@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
-from dnncore.backend import BoundedTwice, Offer
-from dnncore.choice import closest_seconds, fastest
+from dnncore.backend import Offer, Searched
+from dnncore.choice import composed, searching
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Memset, Place, aligned, rewired
 from dnncore.cuda.convolution.operands import operands_of
@@ -67,7 +67,7 @@ _Problem = ConvolutionProblem | FusedConvolutionProblem
 
 
 @dataclass(frozen=True)
-class SpaceToDepth(BoundedTwice):
+class SpaceToDepth(Searched):
     """A convolution of stride 1 over the phases of a strided one. Immutable.
 
     Args:
@@ -89,36 +89,46 @@ class SpaceToDepth(BoundedTwice):
             return math.inf
         return least_moving_seconds((problem.x, problem.w), figures)
 
-    def closer_seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
-        """What splitting and joining take, and the convolution over phases at least."""
-        return min(
-            (
-                each.moving_seconds(figures) + closest_seconds(self.algorithms, each.inner, figures)
-                for each in _arrangements(problem)
-            ),
-            default=math.inf,
-        )
-
-    def offer(self, problem: _Problem, figures: DeviceFigures) -> Offer | str:
+    def search(self, problem: _Problem, figures: DeviceFigures) -> Generator[float, None, Offer | str]:
         """What splitting, the fastest of the algorithms and joining take together."""
         arrangements = _arrangements(problem)
         if not arrangements:
             return _why_not(problem) or "blocks of several outputs exceed what can be counted"
-        best: Offer | None = None
-        for arrangement in sorted(arrangements, key=lambda each: each.moving_seconds(figures)):
-            if best is not None and arrangement.moving_seconds(figures) >= best.seconds:
-                break
-            found = fastest(self.algorithms, arrangement.inner, figures)
-            offer = None if found is None else self._offer(problem, arrangement, found[1], figures)
-            if offer is not None and (best is None or offer.seconds < best.seconds):
-                best = offer
-        return best or f"over phases: {self.algorithms[0].offer(arrangements[0].inner, figures)}"
+        ways = [_OverPhases(self.algorithms, each, each.moving_seconds(figures)) for each in arrangements]
+        ways.sort(key=lambda way: way.moving_seconds)
+        found = yield from searching(ways, problem, figures)
+        return found[1] if found else f"over phases: {self.algorithms[0].offer(arrangements[0].inner, figures)}"
 
-    @staticmethod
-    def _offer(problem: _Problem, arrangement: _Arrangement, convolution: Offer, figures: DeviceFigures) -> Offer:
+
+@dataclass(frozen=True)
+class _OverPhases(Searched):
+    """The convolution over phases of one arrangement. Immutable.
+
+    Args:
+        algorithms: As of `SpaceToDepth`.
+        arrangement: Of the problem that is asked about.
+        moving_seconds: What splitting and joining take.
+    """
+
+    algorithms: tuple[CudaAlgorithm, ...]
+    arrangement: _Arrangement
+    moving_seconds: float
+    name: str = "over_phases"
+
+    def least_seconds(self, _problem: _Problem, _figures: DeviceFigures) -> float:
+        """What splitting and joining take."""
+        return self.moving_seconds
+
+    def search(self, problem: _Problem, figures: DeviceFigures) -> Generator[float, None, Offer | str]:
+        """What they and the fastest of the algorithms take together."""
+        arrangement = self.arrangement
+        found = yield from composed(self.moving_seconds.__add__, searching(self.algorithms, arrangement.inner, figures))
+        if found is None:
+            return "none of the algorithms takes the phases"
+        convolution = found[1]
         return replace(
             convolution,
-            seconds=convolution.seconds + arrangement.moving_seconds(figures),
+            seconds=convolution.seconds + self.moving_seconds,
             prepare=partial(_calls, problem, arrangement, convolution.prepare, figures),
             workspace_bytes=arrangement.nbytes + convolution.workspace_bytes,
             error_factor=max(convolution.error_factor or 1.0, 1.0),
@@ -195,9 +205,8 @@ def _why_none(problem: _Problem) -> str | None:
     return "a tensor is empty" if not (x.size and w.size and problem.y.size) else None
 
 
-@lru_cache(maxsize=8)
 def _arrangements(problem: _Problem) -> tuple[_Arrangement, ...]:
-    """Those that are possible and may be of use, with one output to a block or with several; asked for a bound and for an offer."""
+    """Those that are possible and may be of use, with one output to a block or with several."""
     found = [
         _arrangement(problem, outputs)
         for outputs in _OUTPUTS_OF_BLOCKS

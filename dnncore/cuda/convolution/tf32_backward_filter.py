@@ -15,12 +15,13 @@ peak performance" (2022).
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from dnncore.backend import BoundedTwice, Offer
+from dnncore.backend import Offer, Searched
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.convolution.filter_launch import least_seconds, offer, why_not_fed
+from dnncore.cuda.convolution.filter_launch import least_seconds, searching_offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
 from dnncore.cuda.convolution.planes import reads_planes
 from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, least_of_wgmma, why_no_wgmma
@@ -61,7 +62,7 @@ def _sum_unit(_dtype: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class Tf32BackwardFilter(BoundedTwice):
+class Tf32BackwardFilter(Searched):
     """A backward-filter convolution whose parts' sums are in the workspace. Immutable.
 
     Args:
@@ -98,11 +99,7 @@ class Tf32BackwardFilter(BoundedTwice):
         rate = figures.products_per_second(Maths.TF32) * _OF_RATE[self.products]
         return least_seconds(problem, rate, min([tile.sums for tile in self._tiles]), figures)
 
-    def closer_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """The same where the operands lie as the kernels need them."""
-        return math.inf if self._why_not(problem, figures) else self.least_seconds(problem, figures)
-
-    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+    def search(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Generator[float, None, Offer | str]:
         """What the fastest schedule takes, or the reason why none suits the problem."""
         reason = self._why_not(problem, figures)
         if reason is not None:
@@ -110,7 +107,7 @@ class Tf32BackwardFilter(BoundedTwice):
         unit, rounds = partial(_unit, self.products), self.products == 1
         tiles = self._plane_tiles if self._reads_planes(problem) else self._tiles
         kernels = Kernels(tiles, unit, _sum_unit, Maths.TF32, _OF_RATE[self.products], rounds)
-        return offer(problem, figures, kernels, self.elsewhere)
+        return (yield from searching_offer(problem, figures, kernels, self.elsewhere))
 
     def _why_not(self, problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
         """None where there are kernels for a problem, whatever their schedules, else the reason."""

@@ -12,8 +12,9 @@ from functools import partial
 
 from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, kernel_call
+from dnncore.cuda.calls import Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import pixel_pitch, why_no_matrix
+from dnncore.cuda.convolution.elsewhere import where_aligned
 from dnncore.cuda.convolution.one_row import with_one_row
 from dnncore.cuda.convolution.wgmma_output import finish, why_not_finished
 from dnncore.cuda.gemm import BLEND_AND_EPILOGUE
@@ -233,4 +234,4 @@ def _calls(
         constants={"reads_filters_early": places["w"]},
     )
     aligned = [*operands, *(place for field, place in others.items() if field[-1] == "z")]
-    return (WhereAligned(tuple((place, _ALIGNED_BYTES) for place in aligned), calls, elsewhere.prepare()),)
+    return where_aligned(tuple((place, _ALIGNED_BYTES) for place in aligned), calls, elsewhere)

@@ -11,12 +11,13 @@ bytes.
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer, Searched
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import Calls, Place, WhereAligned
+from dnncore.cuda.calls import Calls, Place
 from dnncore.cuda.convolution.copy_engine import (
     forward_window,
     why_no_groups,
@@ -25,6 +26,7 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_gathered,
     why_not_stored,
 )
+from dnncore.cuda.convolution.elsewhere import where_aligned
 from dnncore.cuda.convolution.one_row import with_one_row
 from dnncore.cuda.convolution.wgmma_launch import LEAST_ROW_BYTES, Launch, Phase, launches, tiles
 from dnncore.cuda.convolution.wgmma_output import finish, residual_map, why_not_finished
@@ -53,7 +55,7 @@ _DTYPES = (*DTYPES, DType.INT8, DType.FLOAT32)
 
 
 @dataclass(frozen=True)
-class WgmmaConvolution(Bounded):
+class WgmmaConvolution(Searched):
     """A forward convolution, with its epilogue or without, no workspace. Immutable.
 
     Args:
@@ -72,7 +74,9 @@ class WgmmaConvolution(Bounded):
         """What its products take at the full rate."""
         return least_of_wgmma(problem, figures, _DTYPES)
 
-    def offer(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+    def search(
+        self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures
+    ) -> Generator[float, None, Offer | str]:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
         given, problem = problem, with_one_row(problem)
         plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
@@ -88,13 +92,15 @@ class WgmmaConvolution(Bounded):
         )
         if max(counts) > MOST:
             return f"{counts} pixels of y and x, filters and tiles; at most {MOST}"
+        choices = [launch.estimate(_nbytes(problem, plain, launch), figures) for launch in found]
+        estimate = min(choices, key=lambda each: (each.seconds, each.busy))
+        launch = found[choices.index(estimate)]
+        yield estimate.seconds
         elsewhere = self.elsewhere.offer(given, figures)
         if isinstance(elsewhere, str):
             return elsewhere
-        choices = {launch: launch.estimate(_nbytes(problem, plain, launch), figures) for launch in found}
-        launch = min(choices, key=lambda launch: (choices[launch].seconds, choices[launch].busy))
         return Offer(
-            choices[launch].seconds,
+            estimate.seconds,
             partial(_calls, problem, launch, figures, elsewhere),
             elsewhere.workspace_bytes,
             math="tf32" if plain.x.dtype is DType.FLOAT32 else "dtype",
@@ -170,4 +176,4 @@ def _calls(
     others, maps = finish(params, problem), residual_map(problem, launch.output_map)
     calls = launch.calls(params, operands, others, maps, figures)
     places = (*operands, *(place for place, _ in maps.values()))
-    return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in places), calls, elsewhere.prepare()),)
+    return where_aligned(tuple((place, ALIGNMENT_BYTES) for place in places), calls, elsewhere)

@@ -17,15 +17,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer, Searched
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import WORKSPACE, Calls, Place, WhereAligned, aligned, rewired
+from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.convolution.copy_engine import Window, why_not_copied, why_not_gathered, why_not_stored
+from dnncore.cuda.convolution.elsewhere import where_aligned
 from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches, tiles
 from dnncore.cuda.convolution.wgmma_tile import (
     DTYPES,
@@ -137,7 +139,7 @@ def _phase(x: TensorDescriptor, stride: tuple[int, ...], slab: int, slabs: int, 
 
 
 @dataclass(frozen=True)
-class WgmmaBackwardData(Bounded):
+class WgmmaBackwardData(Searched):
     """A backward-data convolution, of 16 bits without workspace. Immutable.
 
     Args:
@@ -157,21 +159,24 @@ class WgmmaBackwardData(Bounded):
         least = least_of_wgmma(problem, figures, _DTYPES)
         return least * min(1.0, _least_macs(problem) / problem.macs) if 0 < least < math.inf else least
 
-    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+    def search(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Generator[float, None, Offer | str]:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
         reason = _why_not(problem, figures)
         if reason is not None:
             return reason
-        elsewhere = self.elsewhere.offer(problem, figures)
-        if isinstance(elsewhere, str):
-            return elsewhere
         exchange = _Exchange.of(problem.w, figures) if problem.x.dtype is DType.FLOAT32 else None
         w = problem.w if exchange is None else exchange.w
         found = launches(problem.y, w, phases(problem), figures.multiprocessors, backward=True)
-        choices = {launch: launch.estimate(operand_bytes(problem), figures) for launch in found}
-        launch = min(choices, key=lambda launch: (choices[launch].seconds, choices[launch].busy))
+        choices = [launch.estimate(operand_bytes(problem), figures) for launch in found]
+        estimate = min(choices, key=lambda each: (each.seconds, each.busy))
+        launch = found[choices.index(estimate)]
+        seconds = estimate.seconds + (0.0 if exchange is None else exchange.offer.seconds)
+        yield seconds
+        elsewhere = self.elsewhere.offer(problem, figures)
+        if isinstance(elsewhere, str):
+            return elsewhere
         return Offer(
-            choices[launch].seconds + (0.0 if exchange is None else exchange.offer.seconds),
+            seconds,
             partial(_calls, launch, exchange, figures, elsewhere),
             max(elsewhere.workspace_bytes, 0 if exchange is None else exchange.w.nbytes),
             math="dtype" if exchange is None else "tf32",
@@ -232,4 +237,4 @@ def _calls(launch: Launch, exchange: _Exchange | None, figures: DeviceFigures, e
     before = () if exchange is None else exchange.calls()
     read = of_w if exchange is None else Place(WORKSPACE)
     calls = (*before, *launch.calls(launch.params(), (of_dy, read, of_dx), {}, {}, figures))
-    return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in operands), calls, elsewhere.prepare()),)
+    return where_aligned(tuple((place, ALIGNMENT_BYTES) for place in operands), calls, elsewhere)

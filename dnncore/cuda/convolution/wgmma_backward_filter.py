@@ -10,12 +10,13 @@ bytes.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cache
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer, Searched
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.convolution.filter_launch import offer, why_not_fed
+from dnncore.cuda.convolution.filter_launch import searching_offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
 from dnncore.cuda.convolution.operands import narrowed
 from dnncore.cuda.convolution.wgmma_tile import DTYPES, least_of_wgmma, why_no_wgmma
@@ -50,7 +51,7 @@ def _sum_unit(dtype: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class WgmmaBackwardFilter(Bounded):
+class WgmmaBackwardFilter(Searched):
     """A backward-filter convolution whose parts' sums are in the workspace. Immutable.
 
     Args:
@@ -70,7 +71,7 @@ class WgmmaBackwardFilter(Bounded):
         """What its products take at the full rate."""
         return least_of_wgmma(narrowed(problem), figures)
 
-    def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
+    def search(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Generator[float, None, Offer | str]:
         """What the fastest schedule takes, or the reason why none suits the problem."""
         if problem.direction is not Direction.BACKWARD_FILTER:
             return f"it has no {problem.direction.value}"
@@ -78,4 +79,5 @@ class WgmmaBackwardFilter(Bounded):
         reason = reason or why_not_fed(problem, in_planes=False)
         if reason is not None:
             return reason
-        return offer(problem, figures, Kernels(TILES, _unit, _sum_unit, Maths.of(problem.x.dtype)), self.elsewhere)
+        kernels = Kernels(TILES, _unit, _sum_unit, Maths.of(problem.x.dtype))
+        return (yield from searching_offer(problem, figures, kernels, self.elsewhere))

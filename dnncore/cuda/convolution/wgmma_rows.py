@@ -16,8 +16,9 @@ import numpy as np
 
 from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import Calls, Place, WhereAligned, kernel_call
+from dnncore.cuda.calls import Calls, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied, why_not_stored
+from dnncore.cuda.convolution.elsewhere import where_aligned
 from dnncore.cuda.convolution.image_rows import (
     IMAGE_ROWS,
     PLACE_BYTES,
@@ -395,7 +396,7 @@ def _calls(
         constants={"reads_filters_early": Place(1)},
     )
     aligned = tuple((place, ALIGNMENT_BYTES) for place, _ in maps.values())
-    return (WhereAligned(aligned, calls, elsewhere.prepare()),)
+    return where_aligned(aligned, calls, elsewhere)
 
 
 def _box(images: TensorDescriptor) -> tuple[int, int]:

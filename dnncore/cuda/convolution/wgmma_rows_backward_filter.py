@@ -16,8 +16,9 @@ import numpy as np
 
 from dnncore.backend import Bounded, Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, kernel_call
+from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied
+from dnncore.cuda.convolution.elsewhere import where_aligned
 from dnncore.cuda.convolution.image_rows import (
     IMAGE_ROWS,
     PLACE_BYTES,
@@ -354,7 +355,7 @@ def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -
     places: dict[FieldPath, Place] = {"parts": Place(WORKSPACE), "dw": dw_place}
     calls += kernel_call(_sum_unit(w.dtype), grid, SUM_THREADS, sums, places, starts_early=True)
     aligned = tuple((place, ALIGNMENT_BYTES) for place, _ in maps.values())
-    return (WhereAligned(aligned, calls, elsewhere.prepare()),)
+    return where_aligned(aligned, calls, elsewhere)
 
 
 def _params(problem: ConvolutionProblem, schedule: _Schedule) -> np.ndarray:

@@ -38,8 +38,12 @@ _OF_MEMORY_RATE = {2: 0.62, 4: 0.8}
 """By the bytes of an element. An H200 took 106 us for 16,384 rows of 4,096 float16 (73 for planes of 112 x 112, which are 0.69);
 that of float32 is assumed."""
 
-_OF_MEMORY_RATE_UNCENTRED = {2: 0.77, 4: 0.9}
-"""Where no mean is taken away: it took 84 us for 65,536 rows of 1,024 float16, and 141 for float32."""
+_OF_MEMORY_RATE_UNCENTRED = 0.77
+"""Of 16 bits where no mean is taken away: it took 84 us for 65,536 rows of 1,024 float16."""
+
+_UNCENTRED_FLOAT32_LENGTHS, _OF_MEMORY_RATE_OF_LENGTHS = (1024, 4096), (0.9, 0.708)
+"""Of such rows of float32: 141 us for 65,536 of 1,024 and 181 for 16,384 of 4,096, as many bytes. In between by the logarithm
+[assumed], beyond as there."""
 
 _OF_A_LAUNCH = 0.75
 """What one takes of that of kernels for all layouts, whose loads are under way later. Assumed, not measured on a GPU."""
@@ -130,8 +134,7 @@ class BlockPerGroup:
         anywhere = _ANYWHERE.offer(problem, figures)
         threads = groups.threads(figures)
         busy = min(threads * groups.count / (figures.multiprocessors * _THREADS_AT_FULL_RATE), 1.0)
-        of_memory = _OF_MEMORY_RATE_UNCENTRED if problem.saved_mean is None else _OF_MEMORY_RATE
-        rate = figures.bytes_per_second * of_memory[groups.itemsize] * busy
+        rate = figures.bytes_per_second * _of_memory_rate(problem, groups) * busy
         seconds = figures.launch_seconds * _OF_A_LAUNCH + operand_bytes(problem) / rate
         prepare = partial(_prepare, problem, groups, threads, figures.starts_early, anywhere)
         return Offer(seconds, prepare, anywhere.workspace_bytes)
@@ -140,6 +143,17 @@ class BlockPerGroup:
         """Its own, and those for addresses that are not aligned."""
         own = (unit for dtype in _DTYPES for unit in _units(dtype).values())
         return (*own, *_ANYWHERE.units())
+
+
+def _of_memory_rate(problem: _Problem, groups: _Groups) -> float:
+    if problem.saved_mean is not None:
+        return _OF_MEMORY_RATE[groups.itemsize]
+    if groups.itemsize != DType.FLOAT32.itemsize:
+        return _OF_MEMORY_RATE_UNCENTRED
+    short, long = map(math.log, _UNCENTRED_FLOAT32_LENGTHS)
+    of_short, of_long = _OF_MEMORY_RATE_OF_LENGTHS
+    part = min(max((math.log(groups.length) - short) / (long - short), 0.0), 1.0)
+    return of_short + (of_long - of_short) * part
 
 
 def _why_not(problem: _Problem) -> str | None:
