@@ -11,7 +11,8 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
-from dnncore.backend import Algorithm, Bounded, BoundedTwice, Offer, Searched, exhausted
+from dnncore.backend import Algorithm, Offer
+from dnncore.bounds import Bounded, BoundedTwice, Searched, exhausted
 from dnncore.figures import DeviceFigures
 from dnncore.measured import MeasuredChoice, names_digest
 from dnncore.problems import Problem

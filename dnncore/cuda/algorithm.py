@@ -23,5 +23,5 @@ class BoundedAnywhere(CudaAlgorithm, Protocol):
     """An algorithm whose bound holds wherever its operands lie, so that for copies of them it is the same. Immutable."""
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
-        """As that of `backend.Bounded`, which it is."""
+        """As that of `bounds.Bounded`, which it is."""
         ...

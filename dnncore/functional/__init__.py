@@ -51,6 +51,14 @@ from dnncore.functional.activation import (
     silu,
     tanh,
 )
+from dnncore.functional.adaptive_pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
+)
 from dnncore.functional.convolution import (
     conv1d,
     conv2d,
@@ -66,12 +74,6 @@ from dnncore.functional.linear import linear, matmul
 from dnncore.functional.normalization import batch_norm, group_norm, layer_norm, local_response_norm, rms_norm
 from dnncore.functional.operands import Operand, handle
 from dnncore.functional.pooling import (
-    adaptive_avg_pool1d,
-    adaptive_avg_pool2d,
-    adaptive_avg_pool3d,
-    adaptive_max_pool1d,
-    adaptive_max_pool2d,
-    adaptive_max_pool3d,
     avg_pool1d,
     avg_pool2d,
     avg_pool3d,

@@ -15,7 +15,8 @@ from dnncore.backend import Offer
 from dnncore.cuda.calls import KernelCall
 from dnncore.cuda.convolution import fft
 from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32, FftTiling
-from dnncore.cuda.convolution.fft_products import BY_TENSOR_CORES
+from dnncore.cuda.convolution.fft_product_wgmma import BY_WGMMA
+from dnncore.cuda.convolution.fft_products import Products
 from dnncore.cuda.convolution.fft_tiles import Cut, cut_or_reason
 from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
 from dnncore.figures import A100, H200, DeviceFigures, Maths
@@ -50,12 +51,12 @@ KERNELS = frozenset({"fft_product_3xtf32_64x64"})
 
 
 @pytest.fixture
-def without_wgmma() -> Iterator[None]:
-    """As on a device that has mma.sync alone; the algorithm is frozen for all but this."""
-    by = FFT_TILING_3XTF32.by
-    object.__setattr__(FFT_TILING_3XTF32, "by", (BY_TENSOR_CORES,))
-    yield
-    object.__setattr__(FFT_TILING_3XTF32, "by", by)
+def without_wgmma(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a device that has mma.sync alone."""
+    plain = Products.rate
+    monkeypatch.setattr(
+        Products, "rate", lambda by, dtype, figures: 0.0 if by is BY_WGMMA else plain(by, dtype, figures)
+    )
 
 
 BOTH = pytest.mark.parametrize("algorithm", [FFT_TILING, FFT_TILING_3XTF32], ids=lambda algorithm: algorithm.name)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dnncore import RELU, ConvolutionDescriptor, DType, TensorDescriptor
-from dnncore.backend import Searched
+from dnncore.bounds import Searched
 from dnncore.choice import fastest
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.cuda.convolution import copies

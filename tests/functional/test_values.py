@@ -15,8 +15,8 @@ from dnncore import TensorDescriptor
 from dnncore import functional as F
 from dnncore.descriptors import PoolingMode
 from dnncore.dtypes import DType
+from dnncore.functional.adaptive_pooling import _adaptive
 from dnncore.functional.normalization import _batch_norm
-from dnncore.functional.pooling import _adaptive
 from dnncore.functional.unary import _softplus_of
 from dnncore.testing import unit_roundoff
 from tests.functional.cases import CASES, Case

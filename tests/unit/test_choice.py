@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.layers import LAYERS, LayerGeometry
 from dnncore import TensorDescriptor
-from dnncore.backend import Bounded, BoundedTwice, Offer, Searched
+from dnncore.backend import Offer
+from dnncore.bounds import Bounded, BoundedTwice, Searched
 from dnncore.choice import composed, fastest, least_seconds, searching
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.descriptors import Layout

@@ -14,7 +14,8 @@ from functools import cache, partial
 
 import numpy as np
 
-from dnncore.backend import Offer, Searched
+from dnncore.backend import Offer
+from dnncore.bounds import Searched
 from dnncore.choice import composed, searching
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, blocks_for, in_order, kernel_call, rewired

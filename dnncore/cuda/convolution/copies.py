@@ -41,7 +41,7 @@ def searching_with_copies(
     """What copies of operands, and the fastest convolution with these in their places, take together; or why there is none.
 
     Yields:
-        Seconds that it is not below, as `backend.Searched`.
+        Seconds that it is not below, as `bounds.Searched`.
 
     Args:
         problem: Whose operands are copied.

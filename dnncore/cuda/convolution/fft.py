@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call, rewired
 from dnncore.cuda.convolution.fft_kernels import (
     Spectra,

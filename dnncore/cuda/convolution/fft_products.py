@@ -253,7 +253,7 @@ class _Tf32:
             f"  using Product = fft::Tf32Product<{arguments}>;\n"
             f"  static_assert(sizeof(Product::Shared) == {self.shared_bytes});\n"
             "  extern __shared__ __align__(16) unsigned char shared[];\n"
-            "  Product::run(params, *reinterpret_cast<Product::Shared*>(shared));\n",
+            "  fft::multiply_slabs<Product>(params, *reinterpret_cast<Product::Shared*>(shared));\n",
         )
 
     def calls(self, work: ProductWork, places: Mapping[FieldPath, Place], _figures: DeviceFigures) -> Calls:

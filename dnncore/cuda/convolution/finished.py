@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Call, Calls, KernelCall, Place, Slot, WhereAligned, rewired

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
 from dnncore.cuda.im2col import Columns, columns_seconds, gather, gather_units, scatter, scatter_units

@@ -13,7 +13,8 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from dnncore.backend import Offer, Searched
+from dnncore.backend import Offer
+from dnncore.bounds import Searched
 from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import BoundedAnywhere
 from dnncore.cuda.convolution.copies import copying_seconds, searching_with_copies

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dnncore.backend import Offer, Searched
+from dnncore.backend import Offer
+from dnncore.bounds import Searched
 from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.copies import copying_seconds, searching_with_copies

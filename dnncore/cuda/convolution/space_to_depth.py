@@ -32,7 +32,8 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
-from dnncore.backend import Offer, Searched
+from dnncore.backend import Offer
+from dnncore.bounds import Searched
 from dnncore.choice import composed, searching
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Memset, Place, aligned, rewired

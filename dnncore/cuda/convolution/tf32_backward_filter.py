@@ -19,7 +19,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from dnncore.backend import Offer, Searched
+from dnncore.backend import Offer
+from dnncore.bounds import Searched
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.filter_launch import least_seconds, searching_offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit

@@ -12,7 +12,8 @@ import math
 from dataclasses import dataclass
 from functools import cache, partial
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, blocks_for, in_order, kernel_call
 from dnncore.cuda.convolution.fused_product import epilogue_of, why_unlike

@@ -12,7 +12,8 @@ import math
 from dataclasses import dataclass
 from functools import cache, partial
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS, log2_ways
 from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, MOST, WARPGROUP, why_no_wgmma

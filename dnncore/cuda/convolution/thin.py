@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import pixel_pitch, why_no_matrix

@@ -15,7 +15,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
 
-from dnncore.backend import Offer, Searched
+from dnncore.backend import Offer
+from dnncore.bounds import Searched
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place
 from dnncore.cuda.convolution.copy_engine import (

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from dnncore.backend import Offer, Searched
+from dnncore.backend import Offer
+from dnncore.bounds import Searched
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired

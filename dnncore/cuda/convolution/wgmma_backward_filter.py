@@ -14,7 +14,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cache
 
-from dnncore.backend import Offer, Searched
+from dnncore.backend import Offer
+from dnncore.bounds import Searched
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.filter_launch import searching_offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place, WhereAligned
 from dnncore.cuda.convolution.copy_engine import why_no_matrix, why_not_stored

@@ -14,7 +14,8 @@ from functools import cache, partial
 
 import numpy as np
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied

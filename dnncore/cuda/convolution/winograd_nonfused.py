@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, aligned, blocks_for, kernel_call, rewired
 from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering

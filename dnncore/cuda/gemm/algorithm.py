@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dnncore.backend import TICKET_BYTES, Bounded, Offer
+from dnncore.backend import TICKET_BYTES, Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.calls import TICKETS, WORKSPACE, Calls, FieldPath, Place, WhereAligned, in_order, kernel_call
 from dnncore.cuda.gemm.index_space import Extents, Phase, Product
 from dnncore.cuda.gemm.kernel import (

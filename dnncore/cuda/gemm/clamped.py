@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dnncore.backend import Bounded, Offer
+from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.calls import TICKETS, WORKSPACE, Call, Calls, Place, in_order, kernel_call
 from dnncore.cuda.gemm.algorithm import ProductOf, batches, joined_bytes, product_or_reason, why_not_launched
 from dnncore.cuda.gemm.index_space import Epilogue, Product

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dnncore.backend import BoundedTwice, Offer
+from dnncore.backend import Offer
+from dnncore.bounds import BoundedTwice
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, in_order, kernel_call
 from dnncore.cuda.gemm.algorithm import (
     ExtentsOf,

@@ -22,7 +22,7 @@
 // others by the units of fp32. The three products of a sum wait for one another, so those of all other sums stand between them.
 #pragma once
 
-#include "dnncore/convolution/fft_product.cuh"
+#include "dnncore/convolution/fft_slabs.cuh"
 #include "dnncore/convolution/tf32_split.cuh"
 #include "dnncore/ptx/matrix.cuh"
 
@@ -30,7 +30,7 @@ namespace dnncore::fft {
 
 // A block is kWarpRows x kWarpColumns warps. Of a warp's tile one side is kSixteens times the 16 rows of an instruction, the other one
 // kEights times its 8 columns: the rows, or where kFewRows the columns.
-template <int kWarpRows, int kWarpColumns, int kSixteens, int kEights, int kStages, bool kFewRows>
+template <int kWarpRows, int kWarpColumns, int kSixteens, int kEights, int kRing, bool kFewRows>
 struct Tf32Product {
   using Number = Complex<float>;
   using Split = tf32_split::OrdinarySplit;  // transforms have spread what is not finite over the tile as NaN
@@ -38,7 +38,7 @@ struct Tf32Product {
   static constexpr int kRowsOfWarp = kFewRows ? 8 * kEights : 16 * kSixteens;
   static constexpr int kColumnsOfWarp = kFewRows ? 16 * kSixteens : 8 * kEights;
   static constexpr int kRows = kWarpRows * kRowsOfWarp, kColumns = kWarpColumns * kColumnsOfWarp;
-  static constexpr int kSlab = 16;
+  static constexpr int kSlab = 16, kStages = kRing;
   static constexpr int kStep = 4;    // k of an instruction
   static constexpr int kVector = 2;  // numbers in 16 bytes
   static_assert(sizeof(Number) * kVector == sizeof(float4));
@@ -62,41 +62,12 @@ struct Tf32Product {
   // Of 16, the first of the two that are lane 4 g + t's.
   static __device__ int pair_of_g() { return g() / 2 * kVector + g() % 2 * 8; }
 
-  // Copies slab after slab of an operand into shared memory; past its edges it copies zeros.
-  template <int kWidth, int kPitch>
-  struct Loader {
-    static constexpr int kVectors = kWidth / kVector;
-    static constexpr int kRowsAtOnce = kThreads / kVectors;
-    static constexpr int kCopies = kSlab < kRowsAtOnce ? 1 : kSlab / kRowsAtOnce;
-    static_assert(kThreads % kVectors == 0 && (kSlab < kRowsAtOnce || kSlab % kRowsAtOnce == 0));
+  using LoadA = SlabLoader<Tf32Product, kColumns, kColumnPitch>;
+  using LoadB = SlabLoader<Tf32Product, kRows, kRowPitch>;
 
-    const Number* next;
-    int rows_left;  // from this thread's first one on
-    int pitch;
-    bool works;
-
-    __device__ Loader(const Number* operand, int first_column, int depth, int operand_pitch) {
-      const int column = first_column + this_column();
-      next = operand + (static_cast<int64>(this_row()) * operand_pitch + column);
-      works = column < operand_pitch;
-      rows_left = depth - this_row();
-      pitch = operand_pitch;
-    }
-    static __device__ int this_row() { return static_cast<int>(threadIdx.x) / kVectors; }
-    static __device__ int this_column() { return static_cast<int>(threadIdx.x) % kVectors * kVector; }
-
-    __device__ __forceinline__ void copy(Slab<kPitch>& to) {
-      if (kSlab < kRowsAtOnce && this_row() >= kSlab) return;
-#pragma unroll
-      for (int i = 0; i < kCopies; ++i) {
-        copy_vector_async(
-            reinterpret_cast<float4*>(&to[this_row() + i * kRowsAtOnce][this_column()]),
-            next + i * kRowsAtOnce * static_cast<int64>(pitch), works && i * kRowsAtOnce < rows_left);
-      }
-      next += kSlab * static_cast<int64>(pitch);
-      rows_left -= kSlab;
-    }
-  };
+  static __device__ __forceinline__ void copy_vector(Number* to, const Number* from, bool inside) {
+    copy_vector_async(reinterpret_cast<float4*>(to), from, inside);
+  }
 
   // What a lane gives to instructions in four k: of their rows the registers are re and im of row g between those of row g + 8.
   struct Sixteens {
@@ -142,12 +113,15 @@ struct Tf32Product {
   struct Sums {
     float at[kSixteens][kEights][2][4] = {};  // [..][..][re, im][row of the instruction and column of it]
 
-    __device__ __forceinline__ void add(const Sums& others) {
+    __device__ __forceinline__ void multiply_add(const Slab<kColumnPitch>& a, const Slab<kRowPitch>& b) {
+      Sums of_slab;
+      of_slab.multiply(a, b);
 #pragma unroll
-      for (int i = 0; i < kSixteens * kEights * 8; ++i) (&at[0][0][0][0])[i] += (&others.at[0][0][0][0])[i];
+      for (int i = 0; i < kSixteens * kEights * 8; ++i) (&at[0][0][0][0])[i] += (&of_slab.at[0][0][0][0])[i];
     }
 
-    __device__ __forceinline__ void multiply_add(const Slab<kColumnPitch>& a, const Slab<kRowPitch>& b) {
+  private:
+    __device__ __forceinline__ void multiply(const Slab<kColumnPitch>& a, const Slab<kRowPitch>& b) {
 #pragma unroll
       for (int k = 0; k < kSlab; k += kStep) {
         const Number* const rows = &b[k + t()][warp_row()];
@@ -156,15 +130,14 @@ struct Tf32Product {
 #pragma unroll
         for (int j = 0; j < kEights; j += Eights::kCount) {
           const Eights y((kFewRows ? rows : columns) + j * 8);
-          multiply_add(j, x.rest, y.nearest);
-          multiply_add(j, x.nearest, y.rest);
-          multiply_add(j, x.nearest, y.nearest);
+          multiply(j, x.rest, y.nearest);
+          multiply(j, x.nearest, y.rest);
+          multiply(j, x.nearest, y.nearest);
         }
       }
     }
 
-  private:
-    __device__ __forceinline__ void multiply_add(int first, const uint32 (&x)[kSixteens][4], const uint32 (&y)[Eights::kCount][2]) {
+    __device__ __forceinline__ void multiply(int first, const uint32 (&x)[kSixteens][4], const uint32 (&y)[Eights::kCount][2]) {
       constexpr uint32 kSign = 0x80000000U;
 #pragma unroll
       for (int j = 0; j < Eights::kCount; ++j) {
@@ -177,43 +150,9 @@ struct Tf32Product {
     }
   };
 
-  static __device__ void run(const ProductParams& params, Shared& shared) {
-    // Row tiles are fastest: blocks that run at the same time then share columns of A, the larger operand, in the L2
-    // cache.
-    const int tile = static_cast<int>(blockIdx.x) / params.row_tiles;
-    const int first_row = (static_cast<int>(blockIdx.x) - tile * params.row_tiles) * kRows;
-    const int plane = tile / params.column_tiles;
-    const int first_column = (tile - plane * params.column_tiles) * kColumns;
-    const auto* const a = static_cast<const Number*>(params.a) + static_cast<int64>(plane) * params.depth * params.column_pitch;
-    const auto* const b = static_cast<const Number*>(params.b) + static_cast<int64>(plane) * params.depth * params.row_pitch;
-
-    Loader<kColumns, kColumnPitch> load_a(a, first_column, params.depth, params.column_pitch);
-    Loader<kRows, kRowPitch> load_b(b, first_row, params.depth, params.row_pitch);
-    const auto copy_slab = [&](int stage) {
-      load_a.copy(shared.a[stage]);
-      load_b.copy(shared.b[stage]);
-      commit_copies();
-    };
-
-    Sums sums;
-    const int slabs = (params.depth + kSlab - 1) / kSlab;
-#pragma unroll
-    for (int slab = 0; slab < kStages - 1; ++slab) copy_slab(slab);
-    int stage = 0;
-    for (int slab = 0; slab < slabs; ++slab) {
-      wait_for_copies<kStages - 2>();
-      // After this barrier every thread can read this slab, and none still reads what is overwritten below.
-      __syncthreads();
-      copy_slab(stage == 0 ? kStages - 1 : stage - 1);
-      Sums of_slab;
-      of_slab.multiply_add(shared.a[stage], shared.b[stage]);
-      sums.add(of_slab);
-      stage = stage + 1 == kStages ? 0 : stage + 1;
-    }
-    write(sums, plane, first_row + warp_row(), first_column + warp_column(), params);
-  }
-
   static __device__ void write(const Sums& sums, int plane, int first_row, int first_column, const ProductParams& params) {
+    first_row += warp_row();
+    first_column += warp_column();
     const float sign = (params.conjugate != 0) == kFewRows ? 1.0F : -1.0F;
     Number* const c = static_cast<Number*>(params.c) + static_cast<int64>(plane) * params.rows * params.column_pitch;
     const auto write_pair = [&](int row, int column, Number left, Number right) {
