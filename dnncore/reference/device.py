@@ -22,6 +22,7 @@ from dnncore.problems import (
     AdamProblem,
     AddProblem,
     BinaryProblem,
+    BottleneckProblem,
     Col2ImProblem,
     ConvolutionProblem,
     CrossEntropyBackwardProblem,
@@ -52,6 +53,7 @@ from dnncore.problems import (
 )
 from dnncore.reference import (
     activation,
+    bottleneck,
     blocked_convolution,
     convolution,
     cross_entropy,
@@ -91,6 +93,7 @@ _ALGORITHMS: dict[type, tuple[Algorithm, ...]] = {
     AdamProblem: optimizer.ADAM,
     AddProblem: tensor.ADD,
     BinaryProblem: tensor.BINARY,
+    BottleneckProblem: bottleneck.ALGORITHMS,
     DropoutProblem: dropout.ALGORITHMS,
     FillProblem: tensor.FILL,
     FusedConvolutionProblem: fused_convolution.ALGORITHMS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 # ruff: noqa: F401 (they register)
 from tests.ops.oracle import (
     activation,
+    bottleneck,
     convolution,
     cross_entropy,
     dropout,

@@ -1,0 +1,204 @@
+"""Which algorithms there are for a bottleneck: one kernel that keeps what lies within on the chip, or layer by layer."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, partial
+
+from dnncore.backend import Offer
+from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.calls import Calls, Place, WhereAligned, kernel_call
+from dnncore.cuda.convolution.copy_engine import filters_map, patches_map, why_not_copied, why_not_stored
+from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, ROW_BYTES, SLAB, THREADS
+from dnncore.cuda.layer_by_layer import LayerByLayer
+from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, record, small_divisor, struct
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP, BoxMap
+from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.unit import Unit
+from dnncore.descriptors import ActivationMode, TensorDescriptor
+from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
+from dnncore.problems import BottleneckProblem
+
+__all__ = ["ALGORITHMS"]
+
+_DTYPES = (DType.FLOAT16, DType.BFLOAT16)
+_FILTERS = ("reduce", "middle", "restore")
+
+_SIDE, _PATCH_SIDE, _PATCH_ROWS = 8, 10, 104
+_INNER, _OUTPUTS, _MOST_CHANNELS = 64, 256, 256
+_SHARED_BYTES = (4 + 2) * _PATCH_ROWS * ROW_BYTES + (4 * _INNER + 9 * _INNER + _OUTPUTS) * ROW_BYTES + 4 * (_INNER + _OUTPUTS)
+_BARRIERS_BYTES = 8 * (2 * 4 + 2 + 2)
+"""Of `bottleneck::Kernel`: pixels, channels, stages and rows of consumers, filters, biases."""
+_MOST = 2**31 - 1
+
+# Assumed, not yet measured: the part of the units' rate that a consumer's products have while the other stores; clocks of a tile
+# beside them; clocks until filters and the first patch are there; the part of the memory's rate.
+_OF_PRODUCTS, _TILE_CLOCKS, _FIRST_CLOCKS, _OF_MEMORY_RATE = 0.7, 600, 6000, 0.8
+
+_PARAMS = struct(
+    *((name, TENSOR_MAP) for name in ("x", *_FILTERS)),
+    *BLEND,
+    *((f"{name}_bias", ADDRESS) for name in _FILTERS),
+    ("z", ADDRESS),
+    ("y", ADDRESS),
+    *((name, "<i8") for name in ("z_image", "y_image")),
+    *((name, "<i4") for name in ("z_row", "z_column", "y_row", "y_column", "height", "width", "slabs", "tiles")),
+    ("tiles_across", SMALL_DIVISOR),
+    ("tiles_down", SMALL_DIVISOR),
+    ("floor", "<f4"),
+    alignment=64,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BottleneckWgmma:
+    """Patches of x, whose 64 channels within stay on the chip. Immutable."""
+
+    name: str = "bottleneck_wgmma"
+
+    def units(self) -> tuple[Unit, ...]:
+        """One for each dtype."""
+        return tuple(map(_unit, _DTYPES))
+
+    def offer(self, problem: BottleneckProblem, figures: DeviceFigures) -> Offer | str:
+        """What it would take; or the reason why it cannot."""
+        reason = _why_not(problem, figures)
+        if reason is not None:
+            return reason
+        elsewhere = _LAYERS.offer(problem, figures)
+        return Offer(
+            _seconds(problem, figures), partial(_prepare, problem, figures, elsewhere), elsewhere.workspace_bytes
+        )
+
+
+def _tiles(problem: BottleneckProblem) -> tuple[int, int, int]:
+    """How many images, and tiles down and across each."""
+    batch, _, rows, columns = problem.y.shape
+    return batch, -(-rows // _SIDE), -(-columns // _SIDE)
+
+
+def _seconds(problem: BottleneckProblem, figures: DeviceFigures) -> float:
+    """Of a launch."""
+    turns = -(-math.prod(_tiles(problem)) // figures.multiprocessors)
+    pixels = _SIDE * _SIDE
+    products = _INNER * (problem.x.shape[1] * _PATCH_ROWS + pixels * (9 * _INNER + _OUTPUTS))
+    rate = figures.products_per_second(Maths.FP16) / figures.multiprocessors * _OF_PRODUCTS
+    computing = turns * (products / rate + _TILE_CLOCKS / figures.clock_hz)
+    memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+    return figures.launch_seconds + _FIRST_CLOCKS / figures.clock_hz + max(computing, memory)
+
+
+def _why_not(problem: BottleneckProblem, figures: DeviceFigures) -> str | None:
+    x, y, z = problem.x, problem.y, problem.z
+    missing = _unit(x.dtype).why_not_on(figures.architecture)
+    if missing is not None:
+        return missing
+    channels, (inner, outputs) = x.shape[1], (problem.reduce.shape[0], y.shape[1])
+    if channels % SLAB or not 0 < channels <= _MOST_CHANNELS or (inner, outputs) != (_INNER, _OUTPUTS):
+        return (
+            f"{channels} channels to {inner} to {outputs}; it takes 64, 128, 192 or 256 to {_INNER} to {_OUTPUTS} of them"
+        )
+    if problem.stride != 1:
+        return f"stride {problem.stride}; it takes 1"
+    if problem.activation is not None and problem.activation.mode is not ActivationMode.RELU:
+        return f"the activation is {problem.activation.mode.value}; it has relu"
+    for name in ("x", *_FILTERS):
+        reason = why_not_copied(name, getattr(problem, name))
+        if reason is not None:
+            return reason
+    for name, tensor in (("y", y), ("z", z)):
+        if tensor is None:
+            continue
+        reason = why_not_stored(name, tensor)
+        if reason is not None:
+            return reason
+        if tensor.extent > _MOST:
+            return f"{name} spans {tensor.extent} elements; offsets within an image have 32 bits"
+    for name in _FILTERS:
+        bias: TensorDescriptor | None = getattr(problem, f"{name}_bias")
+        if bias is not None and (bias.dtype is not DType.FLOAT32 or bias.strides[1] != 1):
+            return f"{name}_bias is {bias}; float32 without gaps is needed"
+    if math.prod(_tiles(problem)) > _MOST // _MOST_CHANNELS:
+        return f"{_tiles(problem)} tiles; at most {_MOST // _MOST_CHANNELS}"
+    return None if y.size else "there is nothing to compute"
+
+
+@cache
+def _unit(dtype: DType) -> Unit:
+    element = c_type(dtype)
+    entry = f"bottleneck_wgmma_{element}"
+    source = (
+        '#include "dnncore/bottleneck.cuh"\n'
+        "using namespace dnncore;\n"
+        f"using Kernel = bottleneck::Kernel<{element}>;\n"
+        f'static_assert(sizeof(Kernel::Params) == {_PARAMS.itemsize}, "dnncore/cuda/bottleneck.py disagrees");\n'
+        f'static_assert(sizeof(Kernel::Shared) == {_shared_bytes()}, "dnncore/cuda/bottleneck.py disagrees");\n'
+        f'extern "C" __global__ void __launch_bounds__({THREADS}, 1) {entry}(const __grid_constant__ Kernel::Params params) {{\n'
+        "  Kernel::run(params);\n"
+        "}\n"
+    )
+    return Unit(source, entry, (ARCHITECTURE,))
+
+
+def _shared_bytes() -> int:
+    """Of `bottleneck::Kernel::Shared`, which is filled up to a multiple of 16."""
+    return -(-(_SHARED_BYTES + _BARRIERS_BYTES) // 16) * 16
+
+
+def _restore_map(restore: TensorDescriptor) -> BoxMap:
+    """All of it, filters 8 q + 2 j + e of each 32 in the order of (j, q, e)."""
+    step = restore.strides[0] * restore.dtype.itemsize
+    sizes = (_INNER, 2, 4, 4, _OUTPUTS // 32)
+    return BoxMap(restore.dtype, sizes, (step, 8 * step, 2 * step, 32 * step), sizes)
+
+
+def _prepare(problem: BottleneckProblem, figures: DeviceFigures, elsewhere: Offer) -> Calls:
+    x, y = problem.x, problem.y
+    z = x if problem.residual else problem.z
+    images, down, across = _tiles(problem)
+    tiles = images * down * across
+    params = record(
+        _PARAMS,
+        **{
+            f"{name}_{what}": tensor.strides[axis] if tensor.shape[axis] > 1 else 0
+            for name, tensor in (("z", z), ("y", y))
+            if tensor is not None
+            for what, axis in (("image", 0), ("row", 2), ("column", 3))
+        },
+        height=y.shape[2],
+        width=y.shape[3],
+        slabs=x.shape[1] // SLAB,
+        tiles=tiles,
+        tiles_across=small_divisor(across),
+        tiles_down=small_divisor(down),
+        floor=-math.inf if problem.activation is None else 0.0,
+    )
+    places = {name: Place(operand) for operand, name in enumerate((*problem.input_names, "y"))}
+    addresses = {name: place for name, place in places.items() if name.endswith("_bias") or name in ("y", "z")}
+    if problem.residual:
+        addresses["z"] = places["x"]
+    calls = kernel_call(
+        _unit(x.dtype),
+        min(tiles, figures.multiprocessors),
+        THREADS,
+        params,
+        addresses,
+        shared_bytes=_shared_bytes(),
+        maps={
+            "x": (places["x"], patches_map(x, SLAB, _PATCH_SIDE, _PATCH_SIDE)),
+            "reduce": (places["reduce"], filters_map(problem.reduce, SLAB, _INNER)),
+            "middle": (places["middle"], filters_map(problem.middle, SLAB, _INNER)),
+            "restore": (places["restore"], _restore_map(problem.restore)),
+        },
+        starts_early=True,
+    )
+    alignments = tuple((place, ALIGNMENT_BYTES) for name, place in places.items() if not name.endswith("_bias"))
+    return (WhereAligned(alignments, calls, elsewhere.prepare()),)
+
+
+_LAYERS = LayerByLayer(_FILTERS)
+
+ALGORITHMS: tuple[CudaAlgorithm, ...] = (BottleneckWgmma(), _LAYERS)
+"""Of equal estimates the first is taken; the last supports everything that is legal."""

@@ -1,0 +1,347 @@
+// ResNet's bottleneck with 64 channels within, in one kernel of 16 bits, channels-last:
+//
+//     y = f(restore(f(middle(f(reduce(x) + b)) + b)) + b [+ z])          1 x 1 to 64 channels, 3 x 3, 1 x 1 to 256; f: ReLU or nothing
+//
+// Its tensors of 256 channels are nearly all that the three convolutions move, and all that this moves. Blocks stay for the whole
+// launch, and keep the filters in shared memory. A tile is 8 x 8 pixels of y, which one consumer of four warps computes from the patch
+// of 10 x 10 pixels of x around them:
+//
+//     x        . . . . . . . . . .      The patch arrives 64 channels at a time, zeros outside of the image, in a ring of stages.
+//              . o o o o o o o o .
+//     reduce   . o o o o o o o o .      64 filters (rows) x 104 pixels (columns, the last four of which are nobody's), added up over
+//              . o o o o o o o o .      the stages. Rounded, they become 100 rows of 128 bytes in shared memory, and those that are
+//                ...                    outside of the image become zeros: the middle convolution is padded, not the first.
+//
+//     middle   64 pixels (rows) x 64 filters (columns). The pixels of tap (r, s) begin 10 r + s rows further on, and of them eight are
+//              followed by the next eight ten rows on. Rounded, the sums are, where they are, an operand in registers.
+//
+//     restore  64 pixels (rows) x 128 filters (columns), twice. The copy engine lays these filters out so that a thread has eight
+//              neighbouring channels of a pixel: it adds z, which it has loaded before, and stores, 16 bytes at a time.
+//
+//     tiles        0        1        2        3    ...
+//                  |        |        |        |
+//     consumer 0   reduce | middle, restore | reduce | middle, restore | ...
+//     consumer 1            reduce | middle, restore | reduce | ...
+//
+// Only one consumer reduces at a time, as fast as x arrives; the other multiplies what it has meanwhile, and stores. So memory
+// never waits for the units, and 8 x 8 pixels fill a row of matrices without waste, at the price of 100 pixels read of the cache for 64.
+#pragma once
+
+#include "dnncore/convolution/wgmma_box.cuh"
+#include "dnncore/convolution/wgmma_ring.cuh"
+#include "dnncore/ptx/early_launch.cuh"
+#include "dnncore/ptx/extremum.cuh"
+#include "dnncore/ptx/tensor_copy.cuh"
+#include "dnncore/ptx/warpgroup_rows.cuh"
+
+namespace dnncore::bottleneck {
+
+using wgmma::Row;
+
+// _PARAMS in bottleneck.py. Strides count elements; offsets within an image have 32 bits.
+struct alignas(64) Params {
+  TensorMap x;        // 64 channels of 10 x 10 pixels
+  TensorMap reduce;   // 64 channels of all filters
+  TensorMap middle;   // a tap of all filters
+  TensorMap restore;  // all of it: filters 8 q + 2 j + e of each 32 as (j, q, e)
+  Blend blend;
+  const float* reduce_bias;  // null: 0; so are the others
+  const float* middle_bias;
+  const float* restore_bias;
+  const void* z;  // null: nothing is added
+  void* y;
+  int64 z_image;
+  int64 y_image;
+  int32 z_row;
+  int32 z_column;
+  int32 y_row;
+  int32 y_column;
+  int32 height;
+  int32 width;
+  int32 slabs;  // of 64 channels of x
+  int32 tiles;
+  SmallDivisor tiles_across;
+  SmallDivisor tiles_down;
+  float floor;  // 0, or -infinity without an activation
+};
+
+template <typename T>
+struct Kernel {
+  using Params = bottleneck::Params;
+  static constexpr int kConsumers = 2, kStages = 4;
+  static constexpr int kSide = 8, kPatchSide = kSide + 2, kPatchPixels = kPatchSide * kPatchSide;
+  static constexpr int kPatchRows = (kPatchPixels + 7) / 8 * 8;
+  static constexpr int kInner = 64, kOutputs = 256, kMostSlabs = 4, kTaps = 9;
+  static constexpr int kProducts = kMatrixRowBytes / 32;  // of a row
+  static constexpr int kChunk = 128, kChunks = kOutputs / kChunk;
+  static constexpr int kPacks = kChunk / 32;  // 16 bytes each, of a thread's pixel and a chunk
+  struct Patch {
+    static constexpr int kPixels = kPatchRows;
+  };
+  using Share = wgmma::Share<T, Patch>;
+
+  struct Shared {  // rows begin at multiples of 1024 bytes
+    Row x[kStages][kPatchRows];
+    wgmma::Box<T, Patch> inner[kConsumers];
+    Row reduce[kMostSlabs][kInner];
+    Row middle[kTaps][kInner];
+    Row restore[kOutputs];
+    float middle_bias[kInner];
+    float restore_bias[kOutputs];
+    wgmma::Ring<kStages, 1> ring;  // a stage has one consumer
+    Mbarrier turns[kConsumers];    // the one before has begun all products of its patch
+    Mbarrier reduces;              // filters have landed
+    Mbarrier others;
+  };
+
+  static __device__ void run(const Params& params) {
+    extern __shared__ __align__(1024) unsigned char memory[];
+    auto& shared = *reinterpret_cast<Shared*>(memory);
+    let_next_start();
+    wgmma::produce_and_consume<kConsumers, 40, 232>(
+        [&] {
+          prefetch(params.x), prefetch(params.reduce), prefetch(params.middle), prefetch(params.restore);
+          shared.ring.make();
+          for (Mbarrier& turn : shared.turns) make_barrier(turn, kWarpgroup / 32);
+          make_barrier(shared.reduces, 1), make_barrier(shared.others, 1);
+        },
+        [&] { produce(params, shared); }, [&](int consumer) { consume(params, shared, consumer); });
+  }
+
+private:
+  // A tile's image and its first pixel.
+  struct Place {
+    int32 image;
+    int32 row;
+    int32 column;
+
+    __device__ __forceinline__ Place(const Params& params, int32 tile) {
+      const auto across = divide(tile, params.tiles_across), down = divide(across.quotient, params.tiles_down);
+      image = down.quotient, row = down.remainder * kSide, column = across.remainder * kSide;
+    }
+    // Whether the patch is not all in the image.
+    __device__ __forceinline__ bool is_at_border(const Params& params) const {
+      return row == 0 || column == 0 || row + kSide >= params.height || column + kSide >= params.width;
+    }
+  };
+
+  static __device__ __forceinline__ void produce(const Params& params, Shared& shared) {
+    arrive_expecting(shared.reduces, params.slabs * sizeof(shared.reduce[0]));
+    for (int slab = 0; slab < params.slabs; ++slab) {
+      load_window(shared.reduce[slab], params.reduce, shared.reduces, slab * wgmma::kSlab, 0, 0, 0);
+    }
+    auto at = wgmma::Ring<kStages, 1>::first_free();
+    const auto first = static_cast<int32>(blockIdx.x);
+    for (int32 tile = first; tile < params.tiles; tile += static_cast<int32>(gridDim.x)) {
+      const Place place(params, tile);
+      for (int slab = 0; slab < params.slabs; ++slab) {
+        Mbarrier& filled = shared.ring.begin_to_fill(at, kPatchPixels * kMatrixRowBytes);
+        load_window(
+            shared.x[at.stage], params.x, filled, slab * wgmma::kSlab, place.column - 1, place.row - 1, place.image);
+        at.advance();
+      }
+      if (tile != first) continue;
+      arrive_expecting(shared.others, sizeof(shared.middle) + sizeof(shared.restore));
+      for (int tap = 0; tap < kTaps; ++tap) load_window(shared.middle[tap], params.middle, shared.others, 0, tap % 3, tap / 3, 0);
+      load_groups(shared.restore, params.restore, shared.others, 0, 0, 0);
+    }
+  }
+
+  static __device__ __forceinline__ void consume(const Params& params, Shared& shared, int consumer) {
+    const Share share;
+    prepare(params, shared);
+    const float bias[2] = {bias_of(params.reduce_bias, share.first()), bias_of(params.reduce_bias, share.first() + Share::kNext)};
+    const Outputs outputs(params);
+    const int32 blocks = static_cast<int32>(gridDim.x);
+    wait(shared.reduces, 0);
+    // Stages are filled for both in turn: who waits for a filling must know that the one before it was seen.
+    uint32 turn = consumer == 0;
+    int number = consumer * params.slabs;  // of the patch's first stage
+    for (int32 tile = static_cast<int32>(blockIdx.x) + consumer * blocks; tile < params.tiles; tile += kConsumers * blocks) {
+      const Place place(params, tile);
+      wait(shared.turns[consumer], turn);
+      turn ^= 1;
+      reduce(params, shared, number, consumer, share, bias, place);
+      number += kConsumers * params.slabs;
+      wait(shared.others, 0);
+      uint4 z[kChunks][2][kPacks];
+      outputs.load(place, z);
+      uint32 inner[kProducts][4];
+      filter(params, shared, consumer, inner);
+      restore(params, shared, inner, outputs, place, z);
+    }
+  }
+
+  static __device__ __forceinline__ float bias_of(const float* bias, int channel) { return bias == nullptr ? 0.0F : bias[channel]; }
+
+  // Biases that threads share, and rows behind the patches: products read them for columns that nobody wants.
+  static __device__ __forceinline__ void prepare(const Params& params, Shared& shared) {
+    const int thread = static_cast<int>(threadIdx.x);
+    constexpr int kThreads = kConsumers * kWarpgroup;
+    for (int i = thread; i < kInner; i += kThreads) shared.middle_bias[i] = bias_of(params.middle_bias, i);
+    for (int i = thread; i < kOutputs; i += kThreads) shared.restore_bias[i] = bias_of(params.restore_bias, i);
+    constexpr int kChunks = kMatrixRowBytes / 16, kOfStage = (kPatchRows - kPatchPixels) * kChunks;
+    for (int i = thread; i < kStages * kOfStage; i += kThreads) {
+      Row& row = shared.x[i / kOfStage][kPatchPixels + i % kOfStage / kChunks];
+      reinterpret_cast<uint4*>(row.bytes)[i % kChunks] = {};
+    }
+    publish_to_engine();
+    synchronize<kThreads>(kConsumers + 1);
+  }
+
+  // What the first convolution gives of a patch, rounded, into the consumer's rows.
+  static __device__ __forceinline__ void reduce(
+      const Params& params, Shared& shared, int number, int consumer, const Share& share, const float (&bias)[2], const Place& place) {
+    float sums[kPatchRows / 2];
+    for (int slab = 0; slab < params.slabs; ++slab) {
+      const int at = number + slab, stage = at % kStages;
+      wait(shared.ring.filled[stage], at / kStages % 2);
+      fence_sums();
+      const uint64 w = matrix_descriptor(shared_address(shared.reduce[slab])), x = matrix_descriptor(shared_address(shared.x[stage]));
+#pragma unroll
+      for (int k = 0; k < kProducts; ++k) {
+        multiply_matrices<T>(sums, w + k * kMatrixStep<Major::kK>, x + k * kMatrixStep<Major::kK>, slab + k > 0);
+      }
+      commit_products();
+      wait_for_products<1>();  // those of the stage before
+      if (slab > 0) shared.ring.release((at - 1) % kStages);
+    }
+    if (threadIdx.x % 32 == 0) arrive(shared.turns[(consumer + 1) % kConsumers]);
+    wait_for_products<0>();
+    settle_sums(sums);
+    shared.ring.release((number + params.slabs - 1) % kStages);
+#pragma unroll
+    for (int i = 0; i < kPatchRows / 2; ++i) sums[i] = larger(sums[i] + bias[i / 2 % 2], params.floor);
+    synchronize_warpgroup(consumer + 1);  // all warps have multiplied the rows of the tile before
+    share.write(sums, shared.inner[consumer]);
+    if (place.is_at_border(params)) {
+      synchronize_warpgroup(consumer + 1);
+      const int pixel = static_cast<int>(threadIdx.x) % kWarpgroup;
+      const int row = place.row - 1 + pixel / kPatchSide, column = place.column - 1 + pixel % kPatchSide;
+      const bool is_inside = row >= 0 && row < params.height && column >= 0 && column < params.width;
+      if (pixel < kPatchPixels && !is_inside) {
+        auto* const chunks = reinterpret_cast<uint4*>(shared.inner[consumer].pixels[0][pixel]);
+#pragma unroll
+        for (int i = 0; i < kMatrixRowBytes / 16; ++i) chunks[i] = {};
+      }
+    }
+    publish_to_engine();
+    synchronize_warpgroup(consumer + 1);
+  }
+
+  // What the middle convolution gives of a tile, rounded, as rows of the next product.
+  static __device__ __forceinline__ void filter(const Params& params, Shared& shared, int consumer, uint32 (&inner)[kProducts][4]) {
+    float sums[kInner / 2];
+    fence_sums();
+#pragma unroll
+    for (int tap = 0; tap < kTaps; ++tap) {
+      const uint64 x = matrix_descriptor(
+          shared_address(shared.inner[consumer].pixels[0][tap / 3 * kPatchSide + tap % 3]), 16, kPatchSide * kMatrixRowBytes);
+      const uint64 w = matrix_descriptor(shared_address(shared.middle[tap]));
+#pragma unroll
+      for (int k = 0; k < kProducts; ++k) {
+        multiply_matrices<T>(sums, x + k * kMatrixStep<Major::kK>, w + k * kMatrixStep<Major::kK>, tap + k > 0);
+      }
+    }
+    commit_products();
+    wait_for_products<0>();
+    settle_sums(sums);
+#pragma unroll
+    for (int eight = 0; eight < kInner / 8; ++eight) {
+      const float2 bias = *reinterpret_cast<const float2*>(&shared.middle_bias[eight * 8 + threadIdx.x % 4 * 2]);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const float* const pair = sums + eight * 4 + row * 2;
+        inner[eight / 2][eight % 2 * 2 + row] =
+            narrow_pair<T>(larger(pair[0] + bias.x, params.floor), larger(pair[1] + bias.y, params.floor));
+      }
+    }
+  }
+
+  // A thread's outputs: of two pixels, one below the other, eight channels of each 32.
+  class Outputs {
+  public:
+    __device__ __forceinline__ explicit Outputs(const Params& params)
+        : params_(params), alpha_(static_cast<float>(params.blend.alpha)), beta_(static_cast<float>(params.blend.beta)) {
+      const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+      row_ = thread / 32 * 2, column_ = thread % 32 / 4, channel_ = thread % 4 * 8;
+    }
+
+    __device__ __forceinline__ int channel() const { return channel_; }
+
+    __device__ __forceinline__ void load(const Place& place, uint4 (&z)[kChunks][2][kPacks]) const {
+      if (params_.z == nullptr) return;
+#pragma unroll
+      for (int below = 0; below < 2; ++below) {
+        if (!is_inside(place, below)) continue;
+        const T* const pixel = static_cast<const T*>(params_.z) + place.image * params_.z_image +
+                               (place.row + row_ + below) * params_.z_row + (place.column + column_) * params_.z_column + channel_;
+#pragma unroll
+        for (int i = 0; i < kChunks * kPacks; ++i) {
+          z[i / kPacks][below][i % kPacks] = *reinterpret_cast<const uint4*>(pixel + i * 32);
+        }
+      }
+    }
+
+    // Finish and store the sums of a chunk, whose biases are given.
+    __device__ __forceinline__ void store(
+        const Place& place, int chunk, const float (&sums)[kChunk / 2], const float* biases, const uint4 (&z)[2][kPacks]) const {
+#pragma unroll
+      for (int pack = 0; pack < kPacks; ++pack) {
+        const auto* const four = reinterpret_cast<const float4*>(biases + pack * 32);
+        const float4 bias[2] = {four[0], four[1]};
+#pragma unroll
+        for (int below = 0; below < 2; ++below) {
+          if (!is_inside(place, below)) continue;
+          T* const pixel = static_cast<T*>(params_.y) + place.image * params_.y_image +
+                           (place.row + row_ + below) * params_.y_row + (place.column + column_) * params_.y_column + channel_;
+          uint4& y = *reinterpret_cast<uint4*>(pixel + chunk * kChunk + pack * 32);
+          const float* const sum = sums + pack * 16 + below * 2;
+          const uint4& add = z[below][pack];
+          const uint4 old = beta_ != 0.0F ? y : uint4{};
+          y = {finished(sum, bias[0].x, bias[0].y, add.x, old.x), finished(sum + 4, bias[0].z, bias[0].w, add.y, old.y),
+               finished(sum + 8, bias[1].x, bias[1].y, add.z, old.z), finished(sum + 12, bias[1].z, bias[1].w, add.w, old.w)};
+        }
+      }
+    }
+
+  private:
+    __device__ __forceinline__ bool is_inside(const Place& place, int below) const {
+      return place.row + row_ + below < params_.height && place.column + column_ < params_.width;
+    }
+
+    __device__ __forceinline__ uint32 finished(const float* sums, float first_bias, float second_bias, uint32 z, uint32 old) const {
+      float first = sums[0] + first_bias, second = sums[1] + second_bias;
+      if (params_.z != nullptr) first += first_of<T>(z), second += second_of<T>(z);
+      first = alpha_ * larger(first, params_.floor), second = alpha_ * larger(second, params_.floor);
+      if (beta_ != 0.0F) first += beta_ * first_of<T>(old), second += beta_ * second_of<T>(old);
+      return narrow_pair<T>(first, second);
+    }
+
+    const Params& params_;
+    float alpha_;
+    float beta_;
+    int row_;
+    int column_;
+    int channel_;
+  };
+
+  static __device__ __forceinline__ void restore(
+      const Params& params, Shared& shared, const uint32 (&inner)[kProducts][4], const Outputs& outputs, const Place& place,
+      const uint4 (&z)[kChunks][2][kPacks]) {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      float sums[kChunk / 2];
+      const uint64 w = matrix_descriptor(shared_address(&shared.restore[chunk * kChunk]));
+      fence_sums();
+#pragma unroll
+      for (int k = 0; k < kProducts; ++k) multiply_rows<T>(sums, inner[k], w + k * kMatrixStep<Major::kK>, k > 0);
+      commit_products();
+      wait_for_products<0>();
+      settle_sums(sums);
+      outputs.store(place, chunk, sums, shared.restore_bias + chunk * kChunk + outputs.channel(), z[chunk]);
+    }
+  }
+};
+
+}  // namespace dnncore::bottleneck
