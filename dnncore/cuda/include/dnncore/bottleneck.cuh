@@ -151,7 +151,6 @@ private:
     const Share share;
     prepare(params, shared);
     const float bias[2] = {bias_of(params.reduce_bias, share.first()), bias_of(params.reduce_bias, share.first() + Share::kNext)};
-    const Outputs outputs(params);
     const int32 blocks = static_cast<int32>(gridDim.x);
     wait(shared.reduces, 0);
     // Stages are filled for both in turn: who waits for a filling must know that the one before it was seen.
@@ -163,12 +162,12 @@ private:
       turn ^= 1;
       reduce(params, shared, number, consumer, share, bias, place);
       number += kConsumers * params.slabs;
+      const Outputs outputs(params, place);  // begins to load z, which the compiler would do later but for the barrier
+      synchronize_warpgroup(consumer + 1);
       wait(shared.others, 0);
-      uint4 z[kChunks][2][kPacks];
-      outputs.load(place, z);
       uint32 inner[kProducts][4];
       filter(params, shared, consumer, inner);
-      restore(params, shared, inner, outputs, place, z);
+      restore(params, shared, inner, outputs);
     }
   }
 
@@ -226,7 +225,6 @@ private:
       }
     }
     publish_to_engine();
-    synchronize_warpgroup(consumer + 1);
   }
 
   // What the middle convolution gives of a tile, rounded, as rows of the next product.
@@ -258,77 +256,85 @@ private:
     }
   }
 
-  // A thread's outputs: of two pixels, one below the other, eight channels of each 32.
+  // The factors of a launch, which are 1 and 0 as a rule.
+  struct Blended {
+    float alpha;
+    float beta;
+
+    __device__ __forceinline__ explicit Blended(const Params& params)
+        : alpha(static_cast<float>(params.blend.alpha)), beta(static_cast<float>(params.blend.beta)) {}
+
+    __device__ __forceinline__ bool changes() const { return alpha != 1.0F || beta != 0.0F; }
+    __device__ __forceinline__ void apply(float (&values)[8], const uint4& y) const {
+      const uint4 old = beta != 0.0F ? y : uint4{};
+      const uint32 pairs[4] = {old.x, old.y, old.z, old.w};
+      for (int i = 0; i < 8; ++i) {
+        values[i] = alpha * values[i] + beta * (i % 2 == 0 ? first_of<T>(pairs[i / 2]) : second_of<T>(pairs[i / 2]));
+      }
+    }
+  };
+
+  // A thread's outputs of a tile: of two pixels, one below the other, eight channels of each 32.
   class Outputs {
   public:
-    __device__ __forceinline__ explicit Outputs(const Params& params)
-        : params_(params), alpha_(static_cast<float>(params.blend.alpha)), beta_(static_cast<float>(params.blend.beta)) {
+    __device__ __forceinline__ Outputs(const Params& params, const Place& place) : blend_(params) {
       const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-      row_ = thread / 32 * 2, column_ = thread % 32 / 4, channel_ = thread % 4 * 8;
-    }
-
-    __device__ __forceinline__ int channel() const { return channel_; }
-
-    __device__ __forceinline__ void load(const Place& place, uint4 (&z)[kChunks][2][kPacks]) const {
-      if (params_.z == nullptr) return;
+      const int32 row = place.row + thread / 32 * 2, column = place.column + thread % 32 / 4, channel = thread % 4 * 8;
+      y_ = static_cast<T*>(params.y) + place.image * params.y_image + (row * params.y_row + column * params.y_column + channel);
+      below_ = params.y_row;
+#pragma unroll
+      for (int i = 0; i < kChunks * kPacks; ++i) z_[0][i] = z_[1][i] = {};
+      const T* const z = static_cast<const T*>(params.z) + place.image * params.z_image +
+                         (row * params.z_row + column * params.z_column + channel);
 #pragma unroll
       for (int below = 0; below < 2; ++below) {
-        if (!is_inside(place, below)) continue;
-        const T* const pixel = static_cast<const T*>(params_.z) + place.image * params_.z_image +
-                               (place.row + row_ + below) * params_.z_row + (place.column + column_) * params_.z_column + channel_;
+        is_inside_[below] = row + below < params.height && column < params.width;
+        if (params.z == nullptr || !is_inside_[below]) continue;
 #pragma unroll
         for (int i = 0; i < kChunks * kPacks; ++i) {
-          z[i / kPacks][below][i % kPacks] = *reinterpret_cast<const uint4*>(pixel + i * 32);
+          z_[below][i] = *reinterpret_cast<const uint4*>(z + below * params.z_row + i * 32);
         }
       }
     }
 
     // Finish and store the sums of a chunk, whose biases are given.
-    __device__ __forceinline__ void store(
-        const Place& place, int chunk, const float (&sums)[kChunk / 2], const float* biases, const uint4 (&z)[2][kPacks]) const {
+    __device__ __forceinline__ void store(int chunk, const float (&sums)[kChunk / 2], const float* biases, float floor) const {
 #pragma unroll
       for (int pack = 0; pack < kPacks; ++pack) {
-        const auto* const four = reinterpret_cast<const float4*>(biases + pack * 32);
-        const float4 bias[2] = {four[0], four[1]};
+        const auto* const four = reinterpret_cast<const float4*>(biases + thread_channel() + pack * 32);
+        const float4 first = four[0], second = four[1];
+        const float bias[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
 #pragma unroll
         for (int below = 0; below < 2; ++below) {
-          if (!is_inside(place, below)) continue;
-          T* const pixel = static_cast<T*>(params_.y) + place.image * params_.y_image +
-                           (place.row + row_ + below) * params_.y_row + (place.column + column_) * params_.y_column + channel_;
-          uint4& y = *reinterpret_cast<uint4*>(pixel + chunk * kChunk + pack * 32);
-          const float* const sum = sums + pack * 16 + below * 2;
-          const uint4& add = z[below][pack];
-          const uint4 old = beta_ != 0.0F ? y : uint4{};
-          y = {finished(sum, bias[0].x, bias[0].y, add.x, old.x), finished(sum + 4, bias[0].z, bias[0].w, add.y, old.y),
-               finished(sum + 8, bias[1].x, bias[1].y, add.z, old.z), finished(sum + 12, bias[1].z, bias[1].w, add.w, old.w)};
+          const uint4& z = z_[below][chunk * kPacks + pack];
+          const uint32 added[4] = {z.x, z.y, z.z, z.w};
+          float values[8];
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            const float plain = sums[pack * 16 + i / 2 * 4 + below * 2 + i % 2] + bias[i];
+            values[i] = larger(plain + (i % 2 == 0 ? first_of<T>(added[i / 2]) : second_of<T>(added[i / 2])), floor);
+          }
+          if (!is_inside_[below]) continue;
+          auto& y = *reinterpret_cast<uint4*>(y_ + below * below_ + chunk * kChunk + pack * 32);
+          if (blend_.changes()) blend_.apply(values, y);
+          y = {narrow_pair<T>(values[0], values[1]), narrow_pair<T>(values[2], values[3]), narrow_pair<T>(values[4], values[5]),
+               narrow_pair<T>(values[6], values[7])};
         }
       }
     }
 
   private:
-    __device__ __forceinline__ bool is_inside(const Place& place, int below) const {
-      return place.row + row_ + below < params_.height && place.column + column_ < params_.width;
-    }
+    static __device__ __forceinline__ int thread_channel() { return static_cast<int>(threadIdx.x) % 4 * 8; }
 
-    __device__ __forceinline__ uint32 finished(const float* sums, float first_bias, float second_bias, uint32 z, uint32 old) const {
-      float first = sums[0] + first_bias, second = sums[1] + second_bias;
-      if (params_.z != nullptr) first += first_of<T>(z), second += second_of<T>(z);
-      first = alpha_ * larger(first, params_.floor), second = alpha_ * larger(second, params_.floor);
-      if (beta_ != 0.0F) first += beta_ * first_of<T>(old), second += beta_ * second_of<T>(old);
-      return narrow_pair<T>(first, second);
-    }
-
-    const Params& params_;
-    float alpha_;
-    float beta_;
-    int row_;
-    int column_;
-    int channel_;
+    Blended blend_;
+    T* y_;
+    int32 below_;
+    bool is_inside_[2];
+    uint4 z_[2][kChunks * kPacks];
   };
 
   static __device__ __forceinline__ void restore(
-      const Params& params, Shared& shared, const uint32 (&inner)[kProducts][4], const Outputs& outputs, const Place& place,
-      const uint4 (&z)[kChunks][2][kPacks]) {
+      const Params& params, Shared& shared, const uint32 (&inner)[kProducts][4], const Outputs& outputs) {
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       float sums[kChunk / 2];
@@ -339,7 +345,7 @@ private:
       commit_products();
       wait_for_products<0>();
       settle_sums(sums);
-      outputs.store(place, chunk, sums, shared.restore_bias + chunk * kChunk + outputs.channel(), z[chunk]);
+      outputs.store(chunk, sums, shared.restore_bias + chunk * kChunk, params.floor);
     }
   }
 };

@@ -1,0 +1,81 @@
+"""Bottlenecks of ResNet's first stage, in 16 bits and channels-last: what lies within need not go through memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from benchmarks.measurement import Measurement, Sized
+from dnncore import DType, TensorDescriptor
+from dnncore.descriptors import ActivationDescriptor, Layout
+from dnncore.problems import BottleneckProblem
+
+__all__ = ["bottlenecks"]
+
+_BATCHES = (1, 32, 256)
+_EXTENT, _INNER, _OUTPUTS = 56, 64, 256
+
+
+def _problem(batch: int, channels: int, extent: int, dtype: DType) -> BottleneckProblem:
+    def lying(*shape: int) -> TensorDescriptor:
+        return TensorDescriptor.packed(shape, dtype, Layout.NHWC)
+
+    def bias(count: int) -> TensorDescriptor:
+        return TensorDescriptor.packed((1, count, 1, 1), DType.FLOAT32)
+
+    y = lying(batch, _OUTPUTS, extent, extent)
+    return BottleneckProblem(
+        lying(batch, channels, extent, extent),
+        lying(_INNER, channels, 1, 1),
+        lying(_INNER, _INNER, 3, 3),
+        lying(_OUTPUTS, _INNER, 1, 1),
+        y,
+        *(bias(_INNER), bias(_INNER), bias(_OUTPUTS)),
+        z=None if channels == _OUTPUTS else y,
+        activation=ActivationDescriptor.make("relu"),
+        residual=channels == _OUTPUTS,
+    )
+
+
+def _torch(problem: BottleneckProblem) -> Callable[..., torch.Tensor]:
+    convolve = torch.nn.functional.conv2d
+
+    def run(*inputs: torch.Tensor) -> torch.Tensor:
+        given = dict(zip(problem.input_names, inputs, strict=True))
+        bias = {name: value.flatten().to(inputs[0].dtype) for name, value in given.items() if name.endswith("bias")}
+        value = convolve(given["x"], given["reduce"], bias["reduce_bias"]).relu_()
+        value = convolve(value, given["middle"], bias["middle_bias"], padding=1).relu_()
+        value = convolve(value, given["restore"], bias["restore_bias"])
+        return value.add_(given["x"] if problem.residual else given["z"]).relu_()
+
+    return run
+
+
+def _scale_filters(problem: BottleneckProblem) -> Callable[[Sequence[torch.Tensor]], None]:
+    """Noise divided by the root of the products of a sum, so that sums are of its size."""
+
+    def scale(inputs: Sequence[torch.Tensor]) -> None:
+        for name, value in zip(problem.input_names, inputs, strict=True):
+            if name in ("reduce", "middle", "restore"):
+                value.mul_(value[0].numel() ** -0.5)
+
+    return scale
+
+
+def bottlenecks(dtype: DType, sized: Sized) -> Iterator[Measurement]:
+    """By one kernel and layer by layer; nothing in float32."""
+    if dtype.itemsize != 2:
+        return
+    for batch in _BATCHES:
+        for channels in (_OUTPUTS, 64):
+            images, _, extent, _ = sized((batch, channels, _EXTENT, _EXTENT))
+            problem = _problem(images, channels, extent, dtype)
+            moved = (problem.x, problem.y) if problem.z is None else (problem.x, problem.z, problem.y)
+            yield Measurement(
+                f"bottleneck {channels}-{_INNER}-{_OUTPUTS} {_EXTENT} batch {batch}",
+                problem,
+                moved,
+                _torch(problem),
+                prepare=_scale_filters(problem),
+            )
