@@ -8,12 +8,12 @@ from functools import cache, partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import Calls, Place, WhereAligned, kernel_call
+from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, kernel_call
 from dnncore.cuda.convolution.copy_engine import filters_map, patches_map, why_not_copied, why_not_stored
 from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, ROW_BYTES, SLAB, THREADS
-from dnncore.cuda.layer_by_layer import LayerByLayer
+from dnncore.cuda.layer_by_layer import LAYER_BY_LAYER
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, record, small_divisor, struct
-from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP, BoxMap
+from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP, BoxMap, TensorMap
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ActivationMode, TensorDescriptor
@@ -24,13 +24,14 @@ from dnncore.problems import BottleneckProblem
 __all__ = ["ALGORITHMS"]
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16)
-_FILTERS = ("reduce", "middle", "restore")
+_FILTERS = ("reduce", "middle", "restore", "shortcut")
 
 _SIDE, _PATCH_SIDE, _PATCH_ROWS = 8, 10, 104
 _INNER, _OUTPUTS, _MOST_CHANNELS = 64, 256, 256
-_SHARED_BYTES = (4 + 2) * _PATCH_ROWS * ROW_BYTES + (4 * _INNER + 9 * _INNER + _OUTPUTS) * ROW_BYTES + 4 * (_INNER + _OUTPUTS)
-_BARRIERS_BYTES = 8 * (2 * 4 + 2 + 2)
-"""Of `bottleneck::Kernel`: pixels, channels, stages and rows of consumers, filters, biases."""
+_SHARED_BYTES = (
+    ((4 + 2) * _PATCH_ROWS + 9 * _INNER + _OUTPUTS) * ROW_BYTES + 4 * (_INNER + _OUTPUTS) + 8 * (2 * 4 + 2 + 2)
+)
+"""Of `bottleneck::Kernel`: stages, what consumers have, filters of all, biases, barriers."""
 _MOST = 2**31 - 1
 
 # Assumed, not yet measured: the part of the units' rate that a consumer's products have while the other stores; clocks of a tile
@@ -59,15 +60,15 @@ class BottleneckWgmma:
     name: str = "bottleneck_wgmma"
 
     def units(self) -> tuple[Unit, ...]:
-        """One for each dtype."""
-        return tuple(map(_unit, _DTYPES))
+        """One for each dtype, with a shortcut and without."""
+        return tuple(_unit(dtype, has_shortcut) for dtype in _DTYPES for has_shortcut in (False, True))
 
     def offer(self, problem: BottleneckProblem, figures: DeviceFigures) -> Offer | str:
         """What it would take; or the reason why it cannot."""
         reason = _why_not(problem, figures)
         if reason is not None:
             return reason
-        elsewhere = _LAYERS.offer(problem, figures)
+        elsewhere = LAYER_BY_LAYER.offer(problem, figures)
         return Offer(
             _seconds(problem, figures), partial(_prepare, problem, figures, elsewhere), elsewhere.workspace_bytes
         )
@@ -83,7 +84,8 @@ def _seconds(problem: BottleneckProblem, figures: DeviceFigures) -> float:
     """Of a launch."""
     turns = -(-math.prod(_tiles(problem)) // figures.multiprocessors)
     pixels = _SIDE * _SIDE
-    products = _INNER * (problem.x.shape[1] * _PATCH_ROWS + pixels * (9 * _INNER + _OUTPUTS))
+    restored = _OUTPUTS if problem.shortcut is None else 2 * _OUTPUTS
+    products = _INNER * (problem.x.shape[1] * _PATCH_ROWS + pixels * (9 * _INNER + restored))
     rate = figures.products_per_second(Maths.FP16) / figures.multiprocessors * _OF_PRODUCTS
     computing = turns * (products / rate + _TILE_CLOCKS / figures.clock_hz)
     memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
@@ -92,20 +94,22 @@ def _seconds(problem: BottleneckProblem, figures: DeviceFigures) -> float:
 
 def _why_not(problem: BottleneckProblem, figures: DeviceFigures) -> str | None:
     x, y, z = problem.x, problem.y, problem.z
-    missing = _unit(x.dtype).why_not_on(figures.architecture)
+    has_shortcut = problem.shortcut is not None
+    missing = _unit(x.dtype, has_shortcut).why_not_on(figures.architecture)
     if missing is not None:
         return missing
     channels, (inner, outputs) = x.shape[1], (problem.reduce.shape[0], y.shape[1])
     if channels % SLAB or not 0 < channels <= _MOST_CHANNELS or (inner, outputs) != (_INNER, _OUTPUTS):
-        return (
-            f"{channels} channels to {inner} to {outputs}; it takes 64, 128, 192 or 256 to {_INNER} to {_OUTPUTS} of them"
-        )
+        return f"{channels} channels to {inner} to {outputs}; it takes 64, 128, 192 or 256 to {_INNER} to {_OUTPUTS} of them"
+    if has_shortcut and channels != SLAB:
+        return f"{channels} channels and a shortcut; it takes {SLAB} of them"
     if problem.stride != 1:
         return f"stride {problem.stride}; it takes 1"
     if problem.activation is not None and problem.activation.mode is not ActivationMode.RELU:
         return f"the activation is {problem.activation.mode.value}; it has relu"
     for name in ("x", *_FILTERS):
-        reason = why_not_copied(name, getattr(problem, name))
+        copied: TensorDescriptor | None = getattr(problem, name)
+        reason = None if copied is None else why_not_copied(name, copied)
         if reason is not None:
             return reason
     for name, tensor in (("y", y), ("z", z)):
@@ -126,15 +130,15 @@ def _why_not(problem: BottleneckProblem, figures: DeviceFigures) -> str | None:
 
 
 @cache
-def _unit(dtype: DType) -> Unit:
+def _unit(dtype: DType, has_shortcut: bool) -> Unit:
     element = c_type(dtype)
-    entry = f"bottleneck_wgmma_{element}"
+    entry = f"bottleneck_wgmma_{element}" + ("_shortcut" if has_shortcut else "")
     source = (
         '#include "dnncore/bottleneck.cuh"\n'
         "using namespace dnncore;\n"
-        f"using Kernel = bottleneck::Kernel<{element}>;\n"
+        f"using Kernel = bottleneck::Kernel<{element}, {str(has_shortcut).lower()}>;\n"
         f'static_assert(sizeof(Kernel::Params) == {_PARAMS.itemsize}, "dnncore/cuda/bottleneck.py disagrees");\n'
-        f'static_assert(sizeof(Kernel::Shared) == {_shared_bytes()}, "dnncore/cuda/bottleneck.py disagrees");\n'
+        f'static_assert(sizeof(Kernel::Shared) == {_shared_bytes(has_shortcut)}, "dnncore/cuda/bottleneck.py disagrees");\n'
         f'extern "C" __global__ void __launch_bounds__({THREADS}, 1) {entry}(const __grid_constant__ Kernel::Params params) {{\n'
         "  Kernel::run(params);\n"
         "}\n"
@@ -142,20 +146,21 @@ def _unit(dtype: DType) -> Unit:
     return Unit(source, entry, (ARCHITECTURE,))
 
 
-def _shared_bytes() -> int:
-    """Of `bottleneck::Kernel::Shared`, which is filled up to a multiple of 16."""
-    return -(-(_SHARED_BYTES + _BARRIERS_BYTES) // 16) * 16
+def _shared_bytes(has_shortcut: bool) -> int:
+    """Of `bottleneck::Kernel::Shared`."""
+    more = _INNER + _OUTPUTS if has_shortcut else _MOST_CHANNELS // SLAB * _INNER
+    return _SHARED_BYTES + more * ROW_BYTES
 
 
-def _restore_map(restore: TensorDescriptor) -> BoxMap:
+def _outputs_map(filters: TensorDescriptor) -> BoxMap:
     """All of it, filters 8 q + 2 j + e of each 32 in the order of (j, q, e)."""
-    step = restore.strides[0] * restore.dtype.itemsize
+    step = filters.strides[0] * filters.dtype.itemsize
     sizes = (_INNER, 2, 4, 4, _OUTPUTS // 32)
-    return BoxMap(restore.dtype, sizes, (step, 8 * step, 2 * step, 32 * step), sizes)
+    return BoxMap(filters.dtype, sizes, (step, 8 * step, 2 * step, 32 * step), sizes)
 
 
 def _prepare(problem: BottleneckProblem, figures: DeviceFigures, elsewhere: Offer) -> Calls:
-    x, y = problem.x, problem.y
+    x, y, shortcut = problem.x, problem.y, problem.shortcut
     z = x if problem.residual else problem.z
     images, down, across = _tiles(problem)
     tiles = images * down * across
@@ -176,29 +181,32 @@ def _prepare(problem: BottleneckProblem, figures: DeviceFigures, elsewhere: Offe
         floor=-math.inf if problem.activation is None else 0.0,
     )
     places = {name: Place(operand) for operand, name in enumerate((*problem.input_names, "y"))}
-    addresses = {name: place for name, place in places.items() if name.endswith("_bias") or name in ("y", "z")}
+    addresses: dict[FieldPath, Place] = {
+        name: place for name, place in places.items() if name.endswith("_bias") or name in ("y", "z")
+    }
     if problem.residual:
         addresses["z"] = places["x"]
+    maps: dict[FieldPath, tuple[Place, TensorMap]] = {
+        "x": (places["x"], patches_map(x, SLAB, _PATCH_SIDE, _PATCH_SIDE)),
+        "reduce": (places["reduce"], filters_map(problem.reduce, SLAB, _INNER)),
+        "middle": (places["middle"], filters_map(problem.middle, SLAB, _INNER)),
+        "restore": (places["restore"], _outputs_map(problem.restore)),
+    }
+    if shortcut is not None:
+        maps["shortcut"] = places["shortcut"], _outputs_map(shortcut)
     calls = kernel_call(
-        _unit(x.dtype),
+        _unit(x.dtype, shortcut is not None),
         min(tiles, figures.multiprocessors),
         THREADS,
         params,
         addresses,
-        shared_bytes=_shared_bytes(),
-        maps={
-            "x": (places["x"], patches_map(x, SLAB, _PATCH_SIDE, _PATCH_SIDE)),
-            "reduce": (places["reduce"], filters_map(problem.reduce, SLAB, _INNER)),
-            "middle": (places["middle"], filters_map(problem.middle, SLAB, _INNER)),
-            "restore": (places["restore"], _restore_map(problem.restore)),
-        },
+        shared_bytes=_shared_bytes(shortcut is not None),
+        maps=maps,
         starts_early=True,
     )
     alignments = tuple((place, ALIGNMENT_BYTES) for name, place in places.items() if not name.endswith("_bias"))
     return (WhereAligned(alignments, calls, elsewhere.prepare()),)
 
 
-_LAYERS = LayerByLayer(_FILTERS)
-
-ALGORITHMS: tuple[CudaAlgorithm, ...] = (BottleneckWgmma(), _LAYERS)
+ALGORITHMS: tuple[CudaAlgorithm, ...] = (BottleneckWgmma(), LAYER_BY_LAYER)
 """Of equal estimates the first is taken; the last supports everything that is legal."""

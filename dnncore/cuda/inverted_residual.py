@@ -10,7 +10,7 @@ from functools import partial
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, in_order, kernel_call
-from dnncore.cuda.layer_by_layer import LayerByLayer
+from dnncore.cuda.layer_by_layer import LAYER_BY_LAYER
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -243,5 +243,5 @@ def _prepare(problem: InvertedResidualProblem, tiling: _Tiling, figures: DeviceF
     )
 
 
-ALGORITHMS: tuple[CudaAlgorithm, ...] = (OneKernel(), LayerByLayer(("expand", "depthwise", "project")))
+ALGORITHMS: tuple[CudaAlgorithm, ...] = (OneKernel(), LAYER_BY_LAYER)
 """Of equal estimates the first is taken; the last supports everything that is legal."""

@@ -23,13 +23,17 @@ def bottleneck(
     reduce_bias: Tensor | None = None,
     middle_bias: Tensor | None = None,
     restore_bias: Tensor | None = None,
+    shortcut: Tensor | None = None,
+    shortcut_bias: Tensor | None = None,
     z: Tensor | None = None,
     activation: ActivationDescriptor | None = None,
     stride: int = 1,
     residual: bool = False,
     algorithm: str | None = None,
 ) -> None:
-    """y = f(conv(f(conv(f(conv(x, reduce) + b), middle) + b), restore) + b [+ z]): three fused convolutions, rounded alike.
+    """y = f(conv(f(conv(f(conv(x, reduce) + b), middle) + b), restore) + b [+ s]): fused convolutions, rounded alike.
+
+    s is x, or z, or conv(x, shortcut) + b.
 
     Args:
         x: float16 or bfloat16 [N, C, H, W].
@@ -40,18 +44,20 @@ def bottleneck(
         reduce_bias: [1, E, 1, 1], of x's dtype or float32; so are the others, that of `restore` [1, K, 1, 1].
         middle_bias: See `reduce_bias`.
         restore_bias: See `reduce_bias`.
-        z: What is added where it is not x, as y.
+        shortcut: [K, C, 1, 1]; what it makes of x is added, and rounded before or not.
+        shortcut_bias: As that of `restore`.
+        z: What is added, as y.
         activation: f; None for the identity.
-        stride: Of the middle convolution.
-        residual: Whether x is added, in place of z.
+        stride: Of the middle convolution and of the shortcut.
+        residual: Whether x is added.
         algorithm: Take the one of this name; None lets the handle's preference choose.
     """
-    optional = (reduce_bias, middle_bias, restore_bias, z)
+    optional = (reduce_bias, middle_bias, restore_bias, shortcut, shortcut_bias, z)
     arguments = (
         *(x.descriptor, reduce.descriptor, middle.descriptor, restore.descriptor, y.descriptor),
         *(None if tensor is None else tensor.descriptor for tensor in optional),
         *(activation, stride, residual),
     )
-    possible = (x, reduce, reduce_bias, middle, middle_bias, restore, restore_bias, z)
+    possible = (x, reduce, reduce_bias, middle, middle_bias, restore, restore_bias, shortcut, shortcut_bias, z)
     inputs = tuple(tensor for tensor in possible if tensor is not None)
     handle.execute(BottleneckProblem, arguments, alpha, inputs, beta, (y,), algorithm=algorithm)

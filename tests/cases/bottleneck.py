@@ -1,4 +1,4 @@
-"""Bottlenecks: tiles that end within an image, x that is added or something else, and what only layers compute."""
+"""Bottlenecks: tiles that end within an image, whatever is added, and what only layers compute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F16, BF16 = DType.FLOAT16, DType.BFLOAT16
 
 @dataclass(frozen=True)
 class Block:
-    """x [N, C, H, W], E channels within and K of y; `added` is "x", "z" or nothing."""
+    """x [N, C, H, W], E channels within and K of y; `added` is "x", "z", "shortcut" or nothing."""
 
     name: str
     x: tuple[int, int, int, int]
@@ -49,6 +49,8 @@ class Block:
             bias(inner),
             bias(inner),
             bias(outputs),
+            describe((outputs, channels, 1, 1), self.dtype, "NHWC") if self.added == "shortcut" else None,
+            bias(outputs) if self.added == "shortcut" else None,
             describe(shape, self.dtype, self.layout) if self.added == "z" else None,
             None if self.activation is None else ActivationDescriptor.make(self.activation),
             self.stride,
@@ -62,7 +64,10 @@ BLOCKS = (
     Block("z-added-bf16", (2, 64, 9, 10), dtype=BF16, added="z"),
     Block("blended-bf16", (1, 128, 8, 9), dtype=BF16, alpha=-0.5, beta=2.0),
     Block("linear", (3, 64, 3, 2), added="z", biased=False, activation=None),
-    Block("halved", (1, 64, 5, 4), stride=2),
+    Block("shortcut", (2, 64, 10, 9), added="shortcut"),
+    Block("shortcut-bf16", (1, 64, 7, 17), dtype=BF16, added="shortcut", alpha=0.5, beta=-1.0),
+    Block("wide-shortcut", (1, 128, 3, 4), added="shortcut", biased=False),
+    Block("halved", (1, 64, 5, 4), stride=2, added="shortcut"),
     Block("few-channels-bf16", (2, 24, 4, 5), 8, 24, BF16, added="x", activation="clipped_relu"),
     Block("planar", (1, 16, 5, 6), 8, 16, added="x", layout="NCHW"),
 )

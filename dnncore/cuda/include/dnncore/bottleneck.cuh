@@ -2,6 +2,8 @@
 //
 //     y = f(restore(f(middle(f(reduce(x) + b)) + b)) + b [+ z])          1 x 1 to 64 channels, 3 x 3, 1 x 1 to 256; f: ReLU or nothing
 //
+// z is some tensor, x itself, or, of 64 channels of x, shortcut(x) + b, again 1 x 1 to 256.
+//
 // Its tensors of 256 channels are nearly all that the three convolutions move, and all that this moves. Blocks stay for the whole
 // launch, and keep the filters in shared memory. A tile is 8 x 8 pixels of y, which one consumer of four warps computes from the patch
 // of 10 x 10 pixels of x around them:
@@ -16,7 +18,8 @@
 //              followed by the next eight ten rows on. Rounded, the sums are, where they are, an operand in registers.
 //
 //     restore  64 pixels (rows) x 128 filters (columns), twice. The copy engine lays these filters out so that a thread has eight
-//              neighbouring channels of a pixel: it adds z, which it has loaded before, and stores, 16 bytes at a time.
+//              neighbouring channels of a pixel: it adds z, which it has loaded before, and stores, 16 bytes at a time. A shortcut's
+//              products are added to the same sums: its operand is the patch, which keeps its stage until then, from (1, 1) on.
 //
 //     tiles        0        1        2        3    ...
 //                  |        |        |        |
@@ -44,10 +47,12 @@ struct alignas(64) Params {
   TensorMap reduce;   // 64 channels of all filters
   TensorMap middle;   // a tap of all filters
   TensorMap restore;  // all of it: filters 8 q + 2 j + e of each 32 as (j, q, e)
+  TensorMap shortcut; // likewise
   Blend blend;
   const float* reduce_bias;  // null: 0; so are the others
   const float* middle_bias;
   const float* restore_bias;
+  const float* shortcut_bias;
   const void* z;  // null: nothing is added
   void* y;
   int64 z_image;
@@ -65,13 +70,13 @@ struct alignas(64) Params {
   float floor;  // 0, or -infinity without an activation
 };
 
-template <typename T>
+template <typename T, bool kHasShortcut>
 struct Kernel {
   using Params = bottleneck::Params;
   static constexpr int kConsumers = 2, kStages = 4;
   static constexpr int kSide = 8, kPatchSide = kSide + 2, kPatchPixels = kPatchSide * kPatchSide;
   static constexpr int kPatchRows = (kPatchPixels + 7) / 8 * 8;
-  static constexpr int kInner = 64, kOutputs = 256, kMostSlabs = 4, kTaps = 9;
+  static constexpr int kInner = 64, kOutputs = 256, kMostSlabs = kHasShortcut ? 1 : 4, kTaps = 9;
   static constexpr int kProducts = kMatrixRowBytes / 32;  // of a row
   static constexpr int kChunk = 128, kChunks = kOutputs / kChunk;
   static constexpr int kPacks = kChunk / 32;  // 16 bytes each, of a thread's pixel and a chunk
@@ -86,6 +91,7 @@ struct Kernel {
     Row reduce[kMostSlabs][kInner];
     Row middle[kTaps][kInner];
     Row restore[kOutputs];
+    Row shortcut[kHasShortcut ? kOutputs : 0];
     float middle_bias[kInner];
     float restore_bias[kOutputs];
     wgmma::Ring<kStages, 1> ring;  // a stage has one consumer
@@ -141,9 +147,10 @@ private:
         at.advance();
       }
       if (tile != first) continue;
-      arrive_expecting(shared.others, sizeof(shared.middle) + sizeof(shared.restore));
+      arrive_expecting(shared.others, sizeof(shared.middle) + sizeof(shared.restore) + sizeof(shared.shortcut));
       for (int tap = 0; tap < kTaps; ++tap) load_window(shared.middle[tap], params.middle, shared.others, 0, tap % 3, tap / 3, 0);
       load_groups(shared.restore, params.restore, shared.others, 0, 0, 0);
+      if constexpr (kHasShortcut) load_groups(shared.shortcut, params.shortcut, shared.others, 0, 0, 0);
     }
   }
 
@@ -161,13 +168,14 @@ private:
       wait(shared.turns[consumer], turn);
       turn ^= 1;
       reduce(params, shared, number, consumer, share, bias, place);
-      number += kConsumers * params.slabs;
       const Outputs outputs(params, place);  // begins to load z, which the compiler would do later but for the barrier
       synchronize_warpgroup(consumer + 1);
       wait(shared.others, 0);
       uint32 inner[kProducts][4];
       filter(params, shared, consumer, inner);
-      restore(params, shared, inner, outputs);
+      restore(params, shared, inner, outputs, number % kStages);
+      if constexpr (kHasShortcut) shared.ring.release(number % kStages);
+      number += kConsumers * params.slabs;
     }
   }
 
@@ -178,7 +186,9 @@ private:
     const int thread = static_cast<int>(threadIdx.x);
     constexpr int kThreads = kConsumers * kWarpgroup;
     for (int i = thread; i < kInner; i += kThreads) shared.middle_bias[i] = bias_of(params.middle_bias, i);
-    for (int i = thread; i < kOutputs; i += kThreads) shared.restore_bias[i] = bias_of(params.restore_bias, i);
+    for (int i = thread; i < kOutputs; i += kThreads) {
+      shared.restore_bias[i] = bias_of(params.restore_bias, i) + bias_of(params.shortcut_bias, i);
+    }
     constexpr int kChunks = kMatrixRowBytes / 16, kOfStage = (kPatchRows - kPatchPixels) * kChunks;
     for (int i = thread; i < kStages * kOfStage; i += kThreads) {
       Row& row = shared.x[i / kOfStage][kPatchPixels + i % kOfStage / kChunks];
@@ -208,7 +218,7 @@ private:
     if (threadIdx.x % 32 == 0) arrive(shared.turns[(consumer + 1) % kConsumers]);
     wait_for_products<0>();
     settle_sums(sums);
-    shared.ring.release((number + params.slabs - 1) % kStages);
+    if constexpr (!kHasShortcut) shared.ring.release((number + params.slabs - 1) % kStages);
 #pragma unroll
     for (int i = 0; i < kPatchRows / 2; ++i) sums[i] = larger(sums[i] + bias[i / 2 % 2], params.floor);
     synchronize_warpgroup(consumer + 1);  // all warps have multiplied the rows of the tile before
@@ -289,7 +299,7 @@ private:
 #pragma unroll
       for (int below = 0; below < 2; ++below) {
         is_inside_[below] = row + below < params.height && column < params.width;
-        if (params.z == nullptr || !is_inside_[below]) continue;
+        if (kHasShortcut || params.z == nullptr || !is_inside_[below]) continue;
 #pragma unroll
         for (int i = 0; i < kChunks * kPacks; ++i) {
           z_[below][i] = *reinterpret_cast<const uint4*>(z + below * params.z_row + i * 32);
@@ -311,8 +321,9 @@ private:
           float values[8];
 #pragma unroll
           for (int i = 0; i < 8; ++i) {
-            const float plain = sums[pack * 16 + i / 2 * 4 + below * 2 + i % 2] + bias[i];
-            values[i] = larger(plain + (i % 2 == 0 ? first_of<T>(added[i / 2]) : second_of<T>(added[i / 2])), floor);
+            values[i] = sums[pack * 16 + i / 2 * 4 + below * 2 + i % 2] + bias[i];
+            if constexpr (!kHasShortcut) values[i] += i % 2 == 0 ? first_of<T>(added[i / 2]) : second_of<T>(added[i / 2]);
+            values[i] = larger(values[i], floor);
           }
           if (!is_inside_[below]) continue;
           auto& y = *reinterpret_cast<uint4*>(y_ + below * below_ + chunk * kChunk + pack * 32);
@@ -334,14 +345,25 @@ private:
   };
 
   static __device__ __forceinline__ void restore(
-      const Params& params, Shared& shared, const uint32 (&inner)[kProducts][4], const Outputs& outputs) {
+      const Params& params, Shared& shared, const uint32 (&inner)[kProducts][4], const Outputs& outputs, int stage) {
 #pragma unroll
     for (int chunk = 0; chunk < kChunks; ++chunk) {
       float sums[kChunk / 2];
       const uint64 w = matrix_descriptor(shared_address(&shared.restore[chunk * kChunk]));
       fence_sums();
+      if constexpr (kHasShortcut) {
+        const uint64 x = matrix_descriptor(
+            shared_address(&shared.x[stage][kPatchSide + 1]), 16, kPatchSide * kMatrixRowBytes);
+        const uint64 filters = matrix_descriptor(shared_address(&shared.shortcut[chunk * kChunk]));
 #pragma unroll
-      for (int k = 0; k < kProducts; ++k) multiply_rows<T>(sums, inner[k], w + k * kMatrixStep<Major::kK>, k > 0);
+        for (int k = 0; k < kProducts; ++k) {
+          multiply_matrices<T>(sums, x + k * kMatrixStep<Major::kK>, filters + k * kMatrixStep<Major::kK>, k > 0);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kProducts; ++k) {
+        multiply_rows<T>(sums, inner[k], w + k * kMatrixStep<Major::kK>, kHasShortcut || k > 0);
+      }
       commit_products();
       wait_for_products<0>();
       settle_sums(sums);
