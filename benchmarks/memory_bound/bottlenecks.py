@@ -24,17 +24,18 @@ def _problem(batch: int, channels: int, extent: int, dtype: DType) -> Bottleneck
     def bias(count: int) -> TensorDescriptor:
         return TensorDescriptor.packed((1, count, 1, 1), DType.FLOAT32)
 
-    y = lying(batch, _OUTPUTS, extent, extent)
+    is_first = channels != _OUTPUTS
     return BottleneckProblem(
         lying(batch, channels, extent, extent),
         lying(_INNER, channels, 1, 1),
         lying(_INNER, _INNER, 3, 3),
         lying(_OUTPUTS, _INNER, 1, 1),
-        y,
+        lying(batch, _OUTPUTS, extent, extent),
         *(bias(_INNER), bias(_INNER), bias(_OUTPUTS)),
-        z=None if channels == _OUTPUTS else y,
+        shortcut=lying(_OUTPUTS, channels, 1, 1) if is_first else None,
+        shortcut_bias=bias(_OUTPUTS) if is_first else None,
         activation=ActivationDescriptor.make("relu"),
-        residual=channels == _OUTPUTS,
+        residual=not is_first,
     )
 
 
@@ -47,7 +48,9 @@ def _torch(problem: BottleneckProblem) -> Callable[..., torch.Tensor]:
         value = convolve(given["x"], given["reduce"], bias["reduce_bias"]).relu_()
         value = convolve(value, given["middle"], bias["middle_bias"], padding=1).relu_()
         value = convolve(value, given["restore"], bias["restore_bias"])
-        return value.add_(given["x"] if problem.residual else given["z"]).relu_()
+        if problem.residual:
+            return value.add_(given["x"]).relu_()
+        return value.add_(convolve(given["x"], given["shortcut"], bias["shortcut_bias"])).relu_()
 
     return run
 
@@ -57,7 +60,7 @@ def _scale_filters(problem: BottleneckProblem) -> Callable[[Sequence[torch.Tenso
 
     def scale(inputs: Sequence[torch.Tensor]) -> None:
         for name, value in zip(problem.input_names, inputs, strict=True):
-            if name in ("reduce", "middle", "restore"):
+            if name in ("reduce", "middle", "restore", "shortcut"):
                 value.mul_(value[0].numel() ** -0.5)
 
     return scale
@@ -71,11 +74,10 @@ def bottlenecks(dtype: DType, sized: Sized) -> Iterator[Measurement]:
         for channels in (_OUTPUTS, 64):
             images, _, extent, _ = sized((batch, channels, _EXTENT, _EXTENT))
             problem = _problem(images, channels, extent, dtype)
-            moved = (problem.x, problem.y) if problem.z is None else (problem.x, problem.z, problem.y)
             yield Measurement(
                 f"bottleneck {channels}-{_INNER}-{_OUTPUTS} {_EXTENT} batch {batch}",
                 problem,
-                moved,
+                (problem.x, problem.y),
                 _torch(problem),
                 prepare=_scale_filters(problem),
             )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, kernel_call
+from dnncore.cuda.convolution.batch_parts import calls_of_parts, cut, images
 from dnncore.cuda.convolution.copy_engine import filters_map, patches_map, why_not_copied, why_not_stored
 from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, ROW_BYTES, SLAB, THREADS
 from dnncore.cuda.layer_by_layer import LAYER_BY_LAYER
@@ -68,10 +69,31 @@ class BottleneckWgmma:
         reason = _why_not(problem, figures)
         if reason is not None:
             return reason
-        elsewhere = LAYER_BY_LAYER.offer(problem, figures)
+        elsewhere = _elsewhere(problem, figures)
         return Offer(
             _seconds(problem, figures), partial(_prepare, problem, figures, elsewhere), elsewhere.workspace_bytes
         )
+
+
+def _elsewhere(problem: BottleneckProblem, figures: DeviceFigures) -> Offer:
+    """The layers, where operands do not begin at multiples of 16 bytes: of few images at a time, which take little workspace.
+
+    With a z, which has images too, of all of them.
+    """
+    if problem.z is not None:
+        return LAYER_BY_LAYER.offer(problem, figures)
+    x, y = problem.x, problem.y
+    between = sum(layer.problem.y.nbytes for layer in problem.layers[:-1])
+    cuts = cut(x.shape[0], between, figures.l2_bytes)
+    offers = {
+        size: LAYER_BY_LAYER.offer(replace(problem, x=images(x, size), y=images(y, size)), figures)
+        for size in {end - begin for begin, end in cuts}
+    }
+    return Offer(
+        sum(offers[end - begin].seconds for begin, end in cuts),
+        lambda: calls_of_parts(problem, cuts, {size: offer.prepare() for size, offer in offers.items()}),
+        max(offer.workspace_bytes for offer in offers.values()),
+    )
 
 
 def _tiles(problem: BottleneckProblem) -> tuple[int, int, int]:
@@ -162,8 +184,8 @@ def _outputs_map(filters: TensorDescriptor) -> BoxMap:
 def _prepare(problem: BottleneckProblem, figures: DeviceFigures, elsewhere: Offer) -> Calls:
     x, y, shortcut = problem.x, problem.y, problem.shortcut
     z = x if problem.residual else problem.z
-    images, down, across = _tiles(problem)
-    tiles = images * down * across
+    batch, down, across = _tiles(problem)
+    tiles = batch * down * across
     params = record(
         _PARAMS,
         **{

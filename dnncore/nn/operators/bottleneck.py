@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from dnncore import ops
 from dnncore.descriptors import ConvolutionDescriptor
@@ -17,7 +17,7 @@ from dnncore.tensor import Tensor
 
 __all__ = ["Bottleneck"]
 
-_Input = TypeVar("_Input", Spec, Tensor)
+_MISSING = (None,) * 6
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Bottleneck(Activated, Operator):
     residual: bool = False
 
     def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
-        x, reduce, middle, restore, *others = _all(inputs)
+        x, reduce, middle, restore, *others = (*inputs, *_MISSING)[:10]
         assert x is not None
         assert reduce is not None
         assert middle is not None
@@ -70,7 +70,7 @@ class Bottleneck(Activated, Operator):
         return (y,)
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
-        x, reduce, middle, restore, *others = _all(inputs)
+        x, reduce, middle, restore, *others = (*inputs, *_MISSING)[:10]
         assert x is not None
         assert reduce is not None
         assert middle is not None
@@ -92,7 +92,7 @@ class Bottleneck(Activated, Operator):
         )
 
     def macs(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> int:
-        x, reduce, middle, restore, *others = _all(inputs)
+        x, reduce, middle, restore, *others = (*inputs, *_MISSING)[:10]
         assert x is not None
         assert reduce is not None
         assert middle is not None
@@ -102,8 +102,3 @@ class Bottleneck(Activated, Operator):
         before = x.size // x.shape[1]
         more = 0 if shortcut is None else shortcut.size
         return before * reduce.size + places * (middle.size + restore.size + more)
-
-
-def _all(inputs: Sequence[_Input | None]) -> list[_Input | None]:
-    """The inputs, with None for those at the end that are missing."""
-    return [*inputs, *[None] * (len(Bottleneck.input_names) - len(inputs))]

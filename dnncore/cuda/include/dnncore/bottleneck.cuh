@@ -30,6 +30,7 @@
 // never waits for the units, and 8 x 8 pixels fill a row of matrices without waste, at the price of 100 pixels read of the cache for 64.
 #pragma once
 
+#include "dnncore/bottleneck_outputs.cuh"
 #include "dnncore/convolution/wgmma_box.cuh"
 #include "dnncore/convolution/wgmma_ring.cuh"
 #include "dnncore/ptx/early_launch.cuh"
@@ -41,49 +42,19 @@ namespace dnncore::bottleneck {
 
 using wgmma::Row;
 
-// _PARAMS in bottleneck.py. Strides count elements; offsets within an image have 32 bits.
-struct alignas(64) Params {
-  TensorMap x;        // 64 channels of 10 x 10 pixels
-  TensorMap reduce;   // 64 channels of all filters
-  TensorMap middle;   // a tap of all filters
-  TensorMap restore;  // all of it: filters 8 q + 2 j + e of each 32 as (j, q, e)
-  TensorMap shortcut; // likewise
-  Blend blend;
-  const float* reduce_bias;  // null: 0; so are the others
-  const float* middle_bias;
-  const float* restore_bias;
-  const float* shortcut_bias;
-  const void* z;  // null: nothing is added
-  void* y;
-  int64 z_image;
-  int64 y_image;
-  int32 z_row;
-  int32 z_column;
-  int32 y_row;
-  int32 y_column;
-  int32 height;
-  int32 width;
-  int32 slabs;  // of 64 channels of x
-  int32 tiles;
-  SmallDivisor tiles_across;
-  SmallDivisor tiles_down;
-  float floor;  // 0, or -infinity without an activation
-};
-
 template <typename T, bool kHasShortcut>
 struct Kernel {
   using Params = bottleneck::Params;
   static constexpr int kConsumers = 2, kStages = 4;
-  static constexpr int kSide = 8, kPatchSide = kSide + 2, kPatchPixels = kPatchSide * kPatchSide;
+  static constexpr int kPatchSide = kSide + 2, kPatchPixels = kPatchSide * kPatchSide;
   static constexpr int kPatchRows = (kPatchPixels + 7) / 8 * 8;
-  static constexpr int kInner = 64, kOutputs = 256, kMostSlabs = kHasShortcut ? 1 : 4, kTaps = 9;
+  static constexpr int kInner = 64, kMostSlabs = kHasShortcut ? 1 : 4, kTaps = 9;
   static constexpr int kProducts = kMatrixRowBytes / 32;  // of a row
-  static constexpr int kChunk = 128, kChunks = kOutputs / kChunk;
-  static constexpr int kPacks = kChunk / 32;  // 16 bytes each, of a thread's pixel and a chunk
   struct Patch {
     static constexpr int kPixels = kPatchRows;
   };
   using Share = wgmma::Share<T, Patch>;
+  using Outputs = bottleneck::Outputs<T, kHasShortcut>;
 
   struct Shared {  // rows begin at multiples of 1024 bytes
     Row x[kStages][kPatchRows];
@@ -115,22 +86,6 @@ struct Kernel {
   }
 
 private:
-  // A tile's image and its first pixel.
-  struct Place {
-    int32 image;
-    int32 row;
-    int32 column;
-
-    __device__ __forceinline__ Place(const Params& params, int32 tile) {
-      const auto across = divide(tile, params.tiles_across), down = divide(across.quotient, params.tiles_down);
-      image = down.quotient, row = down.remainder * kSide, column = across.remainder * kSide;
-    }
-    // Whether the patch is not all in the image.
-    __device__ __forceinline__ bool is_at_border(const Params& params) const {
-      return row == 0 || column == 0 || row + kSide >= params.height || column + kSide >= params.width;
-    }
-  };
-
   static __device__ __forceinline__ void produce(const Params& params, Shared& shared) {
     arrive_expecting(shared.reduces, params.slabs * sizeof(shared.reduce[0]));
     for (int slab = 0; slab < params.slabs; ++slab) {
@@ -265,84 +220,6 @@ private:
       }
     }
   }
-
-  // The factors of a launch, which are 1 and 0 as a rule.
-  struct Blended {
-    float alpha;
-    float beta;
-
-    __device__ __forceinline__ explicit Blended(const Params& params)
-        : alpha(static_cast<float>(params.blend.alpha)), beta(static_cast<float>(params.blend.beta)) {}
-
-    __device__ __forceinline__ bool changes() const { return alpha != 1.0F || beta != 0.0F; }
-    __device__ __forceinline__ void apply(float (&values)[8], const uint4& y) const {
-      const uint4 old = beta != 0.0F ? y : uint4{};
-      const uint32 pairs[4] = {old.x, old.y, old.z, old.w};
-      for (int i = 0; i < 8; ++i) {
-        values[i] = alpha * values[i] + beta * (i % 2 == 0 ? first_of<T>(pairs[i / 2]) : second_of<T>(pairs[i / 2]));
-      }
-    }
-  };
-
-  // A thread's outputs of a tile: of two pixels, one below the other, eight channels of each 32.
-  class Outputs {
-  public:
-    __device__ __forceinline__ Outputs(const Params& params, const Place& place) : blend_(params) {
-      const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-      const int32 row = place.row + thread / 32 * 2, column = place.column + thread % 32 / 4, channel = thread % 4 * 8;
-      y_ = static_cast<T*>(params.y) + place.image * params.y_image + (row * params.y_row + column * params.y_column + channel);
-      below_ = params.y_row;
-#pragma unroll
-      for (int i = 0; i < kChunks * kPacks; ++i) z_[0][i] = z_[1][i] = {};
-      const T* const z = static_cast<const T*>(params.z) + place.image * params.z_image +
-                         (row * params.z_row + column * params.z_column + channel);
-#pragma unroll
-      for (int below = 0; below < 2; ++below) {
-        is_inside_[below] = row + below < params.height && column < params.width;
-        if (kHasShortcut || params.z == nullptr || !is_inside_[below]) continue;
-#pragma unroll
-        for (int i = 0; i < kChunks * kPacks; ++i) {
-          z_[below][i] = *reinterpret_cast<const uint4*>(z + below * params.z_row + i * 32);
-        }
-      }
-    }
-
-    // Finish and store the sums of a chunk, whose biases are given.
-    __device__ __forceinline__ void store(int chunk, const float (&sums)[kChunk / 2], const float* biases, float floor) const {
-#pragma unroll
-      for (int pack = 0; pack < kPacks; ++pack) {
-        const auto* const four = reinterpret_cast<const float4*>(biases + thread_channel() + pack * 32);
-        const float4 first = four[0], second = four[1];
-        const float bias[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
-#pragma unroll
-        for (int below = 0; below < 2; ++below) {
-          const uint4& z = z_[below][chunk * kPacks + pack];
-          const uint32 added[4] = {z.x, z.y, z.z, z.w};
-          float values[8];
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            values[i] = sums[pack * 16 + i / 2 * 4 + below * 2 + i % 2] + bias[i];
-            if constexpr (!kHasShortcut) values[i] += i % 2 == 0 ? first_of<T>(added[i / 2]) : second_of<T>(added[i / 2]);
-            values[i] = larger(values[i], floor);
-          }
-          if (!is_inside_[below]) continue;
-          auto& y = *reinterpret_cast<uint4*>(y_ + below * below_ + chunk * kChunk + pack * 32);
-          if (blend_.changes()) blend_.apply(values, y);
-          y = {narrow_pair<T>(values[0], values[1]), narrow_pair<T>(values[2], values[3]), narrow_pair<T>(values[4], values[5]),
-               narrow_pair<T>(values[6], values[7])};
-        }
-      }
-    }
-
-  private:
-    static __device__ __forceinline__ int thread_channel() { return static_cast<int>(threadIdx.x) % 4 * 8; }
-
-    Blended blend_;
-    T* y_;
-    int32 below_;
-    bool is_inside_[2];
-    uint4 z_[2][kChunks * kPacks];
-  };
 
   static __device__ __forceinline__ void restore(
       const Params& params, Shared& shared, const uint32 (&inner)[kProducts][4], const Outputs& outputs, int stage) {
