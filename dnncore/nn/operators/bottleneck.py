@@ -22,9 +22,9 @@ _MISSING = (None,) * 6
 
 @dataclass(frozen=True)
 class Bottleneck(Activated, Operator):
-    """f(conv(f(conv(f(conv(x, reduce)), middle)), restore) [+ s]), each with a bias; a pass makes it (dnncore/nn/passes/blocks.py).
+    """f(conv(f(conv(f(conv(x, reduce)), middle)), restore) [+ s]), each with a bias.
 
-    s is x, or conv(x, shortcut) with a bias, or z.
+    s is x, or conv(x, shortcut) with a bias, or z. A pass makes it (dnncore/nn/passes/bottlenecks.py).
 
     Args:
         residual: Whether x is added.
