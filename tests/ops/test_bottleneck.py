@@ -28,6 +28,27 @@ def test_operands_that_start_at_an_odd_element_are_as_good(name: str) -> None:
         check(handle, SMALL[name], "bottleneck_wgmma", guard=GUARD + 1)
 
 
+@pytest.mark.parametrize("blocks", [1, 5])
+@pytest.mark.parametrize("name", ["x-added", "z-added-bf16", "blended-bf16", "shortcut", "shortcut-bf16"])
+def test_blocks_go_from_tile_to_tile(name: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both consumers have several, in turn, and the ring goes round."""
+    monkeypatch.setattr("dnncore.cuda.figures.of_device", lambda *_: replace(H200, multiprocessors=blocks))
+    case = SMALL[name]
+    problem = case.problem
+    assert isinstance(problem, BottleneckProblem)
+    z = None if problem.z is None else images(problem.z, 4)
+    more = replace(problem, x=images(problem.x, 4), y=images(problem.y, 4), z=z)
+    with Handle(CUDA_DEVICES[0]) as few:
+        launch = next(
+            line
+            for line in few.plan(more, algorithm="bottleneck_wgmma").describe().splitlines()
+            if " blocks of " in line
+        )
+        assert f"_wgmma_{problem.x.dtype.value}" in launch
+        assert f": {blocks} blocks of 384 threads" in launch
+        check(few, replace(case, problem=more), "bottleneck_wgmma")
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
