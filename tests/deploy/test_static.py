@@ -93,7 +93,8 @@ def test_promtool_accepts_the_configuration_and_the_rules(arguments: tuple[str, 
 
 def test_the_queue_alert_fires_before_requests_are_refused() -> None:
     (expression,) = (rule["expr"] for rule in rules() if rule.get("alert") == "DnnserveQueueFilling")
-    assert float(expression.rpartition(">")[2]) < ServerConfig(model=Path("m")).max_queue_requests
+    share, _, limit = expression.partition(" > ")[2].partition(" * ")
+    assert (float(share) < 1, limit) == (True, "dnnserve_queue_limit")
 
 
 def compose_command() -> ServerConfig:
