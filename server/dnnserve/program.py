@@ -121,11 +121,11 @@ def _begin_front_ends(count: int) -> Children:
 def _read_again(server: Server, arguments: Sequence[str] | None) -> None:
     """SIGHUP: apply the configuration as it is now. Certificates and tokens are read again by themselves when they change."""
     try:
-        config = decided(read_again(arguments))
+        server.reconfigure(decided(read_again(arguments)))
     except (ConfigError, OSError) as error:
         _log.error("SIGHUP: the configuration cannot be used, so the old holds: %s", error)
-        return
-    server.reconfigure(config)
+    except Exception:  # noqa: BLE001 - whatever it was, the thread that hears signals goes on
+        _log.exception("SIGHUP: reading the configuration again has failed")
 
 
 def _refuse_without(error: ModuleNotFoundError) -> int:

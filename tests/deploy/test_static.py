@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -142,6 +143,23 @@ def test_prometheus_scrapes_the_port_that_the_server_listens_on() -> None:
 def test_the_health_check_asks_the_default_metrics_port() -> None:
     port = ServerConfig(model=Path("m")).metrics_port
     assert f'_DEFAULT_PORT = "{port}"' in (DEPLOY / "healthcheck.py").read_text()
+
+
+@pytest.mark.parametrize(("arguments", "variable", "asked"), [((), "9", "9"), (("7",), "9", "7"), ((), "", "8002")])
+def test_the_health_check_asks_the_port_that_the_environment_has_for_the_server(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], variable: str, asked: str
+) -> None:
+    check, urls = runpy.run_path(str(DEPLOY / "healthcheck.py")), list[str]()
+
+    def refuse(_opener: object, url: str, **_: object) -> None:
+        urls.append(url)
+        raise OSError("that will do")
+
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", refuse)
+    monkeypatch.setattr("sys.argv", ["healthcheck.py", *arguments])
+    monkeypatch.setenv("DNNSERVE_METRICS_PORT", variable)
+    assert check["main"]() == 1
+    assert urls == [f"http://127.0.0.1:{asked}/readyz"]
 
 
 @pytest.mark.parametrize("path", CONTAINERFILES, ids=lambda path: path.parent.name)
