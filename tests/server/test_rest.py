@@ -172,7 +172,7 @@ REFUSALS: dict[str, tuple[str, Any, dict[str, str], int, str]] = {
     "deep JSON": (INFER, b"[" * 100_000, {}, 400, "no JSON"),
     "not UTF-8": (INFER, b'{"id": "\xff"}', {}, 400, "no JSON"),
     "a surrogate": (INFER, b'{"id": "\\ud800", "inputs": []}', {}, 400, "cannot be read"),
-    "no object": (INFER, [1], {}, 400, "an array; send an object"),
+    "no object": (INFER, [1], {}, 400, "is an array in JSON; send an object"),
     "no inputs": (INFER, {}, {}, 400, "'inputs' is missing"),
     "inputs of numbers": (INFER, {"inputs": [1]}, {}, 400, r"inputs\[0\] is a whole number"),
     "no name": (INFER, {"inputs": [{}]}, {}, 400, "'name' is missing"),

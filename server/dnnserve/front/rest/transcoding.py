@@ -245,7 +245,7 @@ def _document(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the request's {len(text)} bytes are no JSON: {error}") from error
     if type(document) is not dict:
-        raise InvalidRequestError(f"the request is a JSON {_kind(document)}; send an object")
+        raise InvalidRequestError(f"the request is {_kind(document)} in JSON; send an object")
     return document
 
 
