@@ -170,6 +170,11 @@ def _infer_message(route: Route, body: bytes, length: int) -> tuple[bytes, Binar
             raise InvalidRequestError(
                 f"shape of input {shorten(tensor.name)} has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} are read"
             )
+        for extent in shape:
+            if type(extent) is not int:
+                raise InvalidRequestError(
+                    f"shape of input {shorten(tensor.name)} has {_kind(extent)}; send whole numbers"
+                )
         tensor.shape.extend(shape)
         parameters = _set_parameters(tensor, given)
         if "data" in given:
