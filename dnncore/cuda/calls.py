@@ -10,9 +10,9 @@ compared, printed, moved to other operands and joined to longer sequences.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from struct import pack
 
 import numpy as np
@@ -171,19 +171,38 @@ class Copy:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class WhereAligned:
     """Two ways to do the same, of which addresses choose one. Immutable.
+
+    Operands are aligned nearly always, so that the calls for all others may be left to be made when somebody asks for them.
 
     Args:
         alignments: Places, and what the address of each must be a multiple of, in bytes, for the first way.
         aligned: The calls where all of them are.
-        otherwise: The calls elsewhere.
+        elsewhere: The calls for others, on the same operands; or what makes them, and gives the same always.
     """
 
     alignments: tuple[tuple[Place, int], ...]
     aligned: Calls
-    otherwise: Calls
+    elsewhere: Calls | Callable[[], Calls]
+
+    @property
+    def otherwise(self) -> Calls:
+        """The calls for others, made if they were not yet."""
+        if callable(self.elsewhere):
+            object.__setattr__(self, "elsewhere", self.elsewhere())  # two threads would make the same
+        assert not callable(self.elsewhere)
+        return self.elsewhere
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, WhereAligned):
+            return NotImplemented
+        mine, theirs = ((each.alignments, each.aligned, each.otherwise) for each in (self, other))
+        return mine == theirs
+
+    def __hash__(self) -> int:
+        return hash((self.alignments, self.aligned))
 
 
 Call = KernelCall | Memset | Copy | WhereAligned
@@ -315,10 +334,15 @@ def rewired(
 
     def rewire(call: Call) -> Calls:
         if isinstance(call, WhereAligned):
-            alignments = [(place(where), multiple) for where, multiple in call.alignments]
-            ways = [tuple(each for old in way for each in rewire(old)) for way in (call.aligned, call.otherwise)]
-            return _where_aligned(alignments, *ways)
+            return _where_aligned(
+                [(place(where), multiple) for where, multiple in call.alignments],
+                partial(rewire_all, call.aligned),
+                lambda: rewire_all(call.otherwise),
+            )
         return (rewire_one(call),)
+
+    def rewire_all(calls: Calls) -> Calls:
+        return tuple([each for call in calls for each in rewire(call)])
 
     def rewire_one(call: KernelCall | Memset | Copy) -> Call:
         if isinstance(call, KernelCall):
@@ -341,7 +365,7 @@ def rewired(
             return replace(call, place=place(call.place))
         return replace(call, destination=place(call.destination), source=place(call.source))
 
-    return tuple(each for call in calls for each in rewire(call))
+    return rewire_all(calls)
 
 
 def joined(parts: Sequence[Wired], scratch_bytes: int) -> Calls:
@@ -359,15 +383,17 @@ def joined(parts: Sequence[Wired], scratch_bytes: int) -> Calls:
     )
 
 
-def _where_aligned(alignments: Sequence[tuple[Place, int]], aligned: Calls, otherwise: Calls) -> Calls:
+def _where_aligned(
+    alignments: Sequence[tuple[Place, int]], aligned: Callable[[], Calls], otherwise: Callable[[], Calls]
+) -> Calls:
     """The choice between two ways, or the one that is left where the workspace's own alignment decides."""
     open_ones = []
     for where, multiple in alignments:
         if where.operand != WORKSPACE or ALIGNMENT_BYTES % multiple:
             open_ones.append((where, multiple))
         elif where.offset_bytes % multiple:
-            return otherwise
-    return (WhereAligned(tuple(open_ones), aligned, otherwise),) if open_ones else aligned
+            return otherwise()
+    return (WhereAligned(tuple(open_ones), aligned(), otherwise),) if open_ones else aligned()
 
 
 def _with_factor(params: bytes, field: int | None, factor: float | None) -> tuple[bytes, int | None]:

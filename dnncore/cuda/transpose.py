@@ -167,7 +167,7 @@ def _seconds(problem: AddProblem, matrices: Matrices, size: int, place: float, f
 def _prepare_pairs(dtype: DType, figures: DeviceFigures, matrices: Matrices, elsewhere: Offer) -> Calls:
     calls = _prepare(_unit(dtype, "transpose_pairs"), _PAIRS_TILE, figures, matrices)
     words = ((Place(0), 2 * dtype.itemsize), (Place(1), 2 * dtype.itemsize))
-    return (WhereAligned(words, calls, elsewhere.prepare()),)
+    return (WhereAligned(words, calls, elsewhere.prepare),)
 
 
 def _prepare(unit: Unit, size: int, figures: DeviceFigures, matrices: Matrices) -> Calls:

@@ -79,9 +79,8 @@ def _calls(problem: FusedConvolutionProblem, plain: Offer) -> Calls:
 
     def finished(call: Call) -> Call:
         if isinstance(call, WhereAligned):
-            return replace(
-                call, aligned=tuple(map(finished, call.aligned)), otherwise=tuple(map(finished, call.otherwise))
-            )
+            aligned = tuple(map(finished, call.aligned))
+            return WhereAligned(call.alignments, aligned, lambda: tuple(map(finished, call.otherwise)))
         written = [slot.place for slot in call.slots if slot.place.operand == y] if isinstance(call, KernelCall) else []
         if not isinstance(call, KernelCall) or not written:
             return call
