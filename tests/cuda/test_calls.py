@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from struct import pack, unpack_from
 
 import numpy as np
@@ -109,7 +108,7 @@ def test_addresses_and_factors_are_filled_in_and_alignment_chooses() -> None:
 def test_a_description_has_a_line_for_each_launch() -> None:
     calls = (
         _call(),
-        WhereAligned(((Place(0), 16),), (replace(_call(), shared_bytes=0),), ()),
+        WhereAligned(((Place(0), 16),), (_call()._replace(shared_bytes=0),), ()),
         Memset(Place(0), 255, 8),
         Copy(Place(0), Place(1), 4),
     )

@@ -87,6 +87,6 @@ def _calls(problem: FusedConvolutionProblem, plain: Offer) -> Calls:
         # A residual lies as y does, so that of some images' y it is the same images' that are read.
         places = {**operands, "z": operands["z"].plus(written[0].offset_bytes)} if "z" in operands else operands
         slots = tuple(Slot(_BEGINS + offset_of(EPILOGUE, name), place) for name, place in places.items())
-        return replace(call, params=call.params[:_BEGINS] + values + call.params[_ENDS:], slots=call.slots + slots)
+        return call._replace(params=call.params[:_BEGINS] + values + call.params[_ENDS:], slots=call.slots + slots)
 
     return tuple(map(finished, rewired(plain.prepare(), (Place(0), Place(1), Place(y)))))
