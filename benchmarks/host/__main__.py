@@ -1,10 +1,11 @@
 """The host's time for an operation, a replay, a plan and whole nets, beside PyTorch's in the same run on one GPU.
 
 Operations are timed between two synchronisations, few enough at a time for the launch queue to take them all: what is timed is the
-host. Nets are timed by the wall, and their kernels by PyTorch's profiler. Figures are medians. Plans are timed on any machine.
+host. Nets are timed by the wall, and their kernels by PyTorch's profiler. Figures are medians. Plans, and what calls
+cost in front of the driver, are timed on any machine.
 
     python -m benchmarks.host --out benchmarks/results
-    python -m benchmarks.host --out /tmp/host --only plans
+    python -m benchmarks.host --out /tmp/host --only plans --only calls
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from pathlib import Path
 
 from benchmarks.document import Document
 
-_GROUPS = ("operations", "layers", "nets", "parts", "plans")
+_GROUPS = ("operations", "layers", "nets", "parts", "plans", "calls")
 """Modules of this package."""
 
-_WITHOUT_A_GPU = ("plans",)
+_WITHOUT_A_GPU = ("plans", "calls")
 """Those that need no GPU, and no PyTorch."""
 
 

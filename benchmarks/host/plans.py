@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from benchmarks.host.row import Row
+from benchmarks.host.row import Row, interpreter_us
 from benchmarks.layers import LayerGeometry
 from benchmarks.net_layers import GROUPED, convolutions
 from benchmarks.nowhere import handle_nowhere
@@ -75,7 +75,9 @@ def _fused(plain: ConvolutionProblem, *, with_residual: bool) -> FusedConvolutio
 
 def rows() -> Iterator[Row]:
     """For each dtype, layout and kind the median and the slowest, then the slowest of all."""
+    before = interpreter_us()
     times = _times()
+    yield Row("interpreter, at first plans", (before + interpreter_us()) / 2, "us")
     for dtype, layout, kind in itertools.product(_DTYPES, _LAYOUTS, _KINDS):
         of_kind = {
             plan: ms for plan, ms in times.items() if (plan.dtype, plan.layout, plan.kind) == (dtype, layout, kind)
