@@ -17,36 +17,26 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import ctypes
 import gc
 import pstats
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 from torch import nn
 
 import dnncore.torch
+from benchmarks.nowhere import NoDriver, handle_nowhere
 from benchmarks.twins import twin
-from dnncore.backend import Address, Bound, Enqueue, Move, Stream, Wired
-from dnncore.cuda.absent import AbsentDevice
-from dnncore.cuda.calls import joined
-from dnncore.cuda.runtime import binder, driver, driver_launch, driver_tensor_map
-from dnncore.cuda.runtime.replays import Replays, launches_of
-from dnncore.cuda.tensor_map import TENSOR_MAP_BYTES
-from dnncore.cuda.unit import Unit
-from dnncore.figures import H200
-from dnncore.handle import Handle
+from dnncore.backend import Address
 from dnncore.torch import bridge
 
-__all__ = ["Cost", "NoDriver", "cost_of_steps", "launching_nothing"]
+__all__ = ["Cost", "cost_of_steps", "launching_nothing"]
 
 _FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 _LAUNCH_US = 3.9
@@ -75,99 +65,6 @@ class Cost:
     alone: int
 
 
-class NoDriver:
-    """What binding and launching ask cuda-bindings for. Mutable.
-
-    Attributes:
-        alone: How many kernels it was given by themselves.
-        graphs: How many graphs.
-        in_graphs: How many kernels in these.
-        rebound: How many of those got other addresses before.
-    """
-
-    CUresult = SimpleNamespace(CUDA_SUCCESS=0)
-    CUstream = ctypes.c_void_p
-    CUlaunchConfig = SimpleNamespace
-    CUlaunchAttributeID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=0)
-
-    def __init__(self) -> None:
-        done = (0,)
-        self.alone = self.graphs = self.in_graphs = self.rebound = 0
-
-        def launch(*_arguments: object) -> tuple[int]:
-            self.alone += 1
-            return done
-
-        self.cuLaunchKernel = self.cuLaunchKernelEx = self.cuMemsetD8Async = launch
-
-    def cuCtxGetCurrent(self) -> tuple[int, int]:  # noqa: N802 (the driver's name)
-        """None."""
-        return 0, 0
-
-    def CUlaunchAttribute(self) -> SimpleNamespace:  # noqa: N802 (the driver's name)
-        """One to be filled in."""
-        return SimpleNamespace(value=SimpleNamespace())
-
-
-class _Kernels:
-    def function(self, unit: Unit, shared_bytes: int = 0) -> Any:  # noqa: ARG002 (as `Kernels` has it)
-        return unit
-
-
-class _NullGraph:
-    """Of a number of kernels. Immutable."""
-
-    def __init__(self, nothing: NoDriver, kernels: int) -> None:
-        self._nothing, self._kernels = nothing, kernels
-
-    def launch(self, stream: Stream) -> None:  # noqa: ARG002 (there is one)
-        """Count them."""
-        self._nothing.graphs += 1
-        self._nothing.in_graphs += self._kernels
-
-    def rebind(self, steps: Iterable[int], addresses: Sequence[Address]) -> None:  # noqa: ARG002 (nothing is anywhere)
-        """Count the kernels that get others."""
-        self._nothing.rebound += sum(1 for _ in steps)
-
-    def move(self, moves: Sequence[Move]) -> None:
-        """Nothing is anywhere."""
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    abandon = close
-
-
-class _NullDevice(AbsentDevice):
-    """One that is not there, on which launches are bound all the same. Owned by one thread."""
-
-    def __init__(self, nothing: NoDriver) -> None:
-        super().__init__(H200)
-        self._nothing = nothing
-        self._replays = Replays(self.capture)
-
-    def wire(
-        self,
-        parts: Sequence[Wired],
-        stream: Stream,
-        scratch_bytes: int = 0,
-        replayed_unless: Callable[[], bool] | None = None,
-    ) -> Enqueue:
-        """As of a device that is there."""
-        context: Any = SimpleNamespace(forked=False, handle=0)
-        queue: Any = SimpleNamespace(handle=0)
-        calls = joined(parts, scratch_bytes)
-        enqueue = binder.wire(calls, _Kernels(), context, queue)
-        return enqueue if replayed_unless is None else self._replays.wired(calls, enqueue, stream, replayed_unless)
-
-    def capture(self, steps: Sequence[Bound]) -> _NullGraph:
-        """A graph that counts."""
-        return _NullGraph(self._nothing, sum(launches_of(step.work) for step in steps))
-
-    def copy_to_device(self, stream: Stream, destination: Address, source: np.ndarray) -> None:
-        """Nothing reads it."""
-
-
 @contextmanager
 def launching_nothing(
     one_by_one: bool = False, address: Callable[[torch.Tensor], Address] | None = None
@@ -181,13 +78,10 @@ def launching_nothing(
     Yields:
         What counts launches.
     """
-    nothing, thread = NoDriver(), bridge._thread
+    thread = bridge._thread
     with (
-        Handle(_NullDevice(nothing)) as handle,
+        handle_nowhere() as (handle, nothing),
         mock.patch.object(bridge, "_capture_on", return_value=lambda: one_by_one),
-        mock.patch.object(driver, "bindings", return_value=nothing),
-        mock.patch.object(driver_launch, "bindings", return_value=nothing),
-        mock.patch.object(driver_tensor_map, "tensor_map_encoder", return_value=lambda _: bytes(TENSOR_MAP_BYTES)),
     ):
         door = bridge.Door(torch.device("meta"), handle)
         if address is not None:

@@ -25,6 +25,11 @@ class Addresses:
         """Whether its owner has given it back."""
         return self._closed
 
+    @property
+    def reusable(self) -> bool:
+        """No: there are as many as are wanted."""
+        return False
+
     def at(self, offset_bytes: int) -> int:
         """The number of a byte."""
         return self._start + offset_bytes

@@ -112,6 +112,11 @@ class Memory(Protocol):
         """Whether its owner has given it back."""
         ...
 
+    @property
+    def reusable(self) -> bool:
+        """Whether what its owner enqueues later may use it anew, once nobody refers to it: nobody else has had it."""
+        ...
+
     def at(self, offset_bytes: int) -> Address:
         """Address `offset_bytes` into the block."""
         ...

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
 from dnncore.backend import Event, Memory
+from dnncore.spare import Spare
 
 __all__ = ["Belongings", "Closable"]
 
@@ -22,6 +24,14 @@ class Closable(Protocol):
         """`close`, from whichever thread, for an owner that has ended."""
 
 
+class _Last(weakref.ref[object]):
+    """Says when nobody refers to an owner of memory any more. Immutable."""
+
+    __slots__ = ("memory",)
+
+    memory: Memory
+
+
 class Belongings:
     """Everything that goes back with a handle. Owned by one thread; `collect` and `abandon` are any thread's.
 
@@ -33,6 +43,29 @@ class Belongings:
         self.memory: dict[int, Memory] = {}
         self._resources: dict[int, Closable] = {}
         self._retired: deque[tuple[Event, Sequence[Memory]]] = deque()
+        self._lasts: dict[int, _Last] = {}
+        self._spare = Spare()
+
+    def spare(self, nbytes: int) -> Memory | None:
+        """A block that was collected, of just this size, for what is enqueued from now on; None where there is none."""
+        return self._spare.take(nbytes)
+
+    def give_spare_back(self) -> None:
+        """Let the device have what was collected."""
+        self._spare.abandon()
+
+    def add_until_last(self, memory: Memory, owner: object) -> None:
+        """Hold a block until nobody refers to its owner any more, in whichever thread that is.
+
+        A reference with a callback: `weakref.finalize` does as much, and takes several times as long.
+        """
+        self.memory[id(memory)] = memory
+        last = self._lasts[id(memory)] = _Last(owner, self._collect_last)
+        last.memory = memory
+
+    def _collect_last(self, last: weakref.ref[object]) -> None:
+        assert isinstance(last, _Last)
+        self.collect(last.memory)
 
     def add(self, memory: Memory) -> None:
         """Hold a block until it is collected or removed."""
@@ -40,12 +73,14 @@ class Belongings:
 
     def remove(self, memory: Memory) -> None:
         """Close a block that nothing enqueued uses any more."""
+        self._lasts.pop(id(memory), None)
         if self.memory.pop(id(memory), None) is not None:
             memory.close()
 
     def collect(self, memory: Memory) -> None:
-        """Give back a block that nobody refers to any more, unless it is gone already."""
-        if self.memory.pop(id(memory), None) is not None:
+        """Let go of a block that nobody refers to any more, unless it is gone already: for results to come, or for good."""
+        self._lasts.pop(id(memory), None)
+        if self.memory.pop(id(memory), None) is not None and not self._spare.keep(memory):
             memory.abandon()
 
     def retire(self, blocks: Sequence[Memory], passed: Event | None) -> None:
@@ -83,7 +118,9 @@ class Belongings:
         with ExitStack() as closing:
             for memory in list(self.memory.values()):
                 closing.callback(memory.close)
+            closing.callback(self._spare.abandon)
         self.memory.clear()
+        self._lasts.clear()
 
     def abandon(self) -> None:
         """`close`, from whichever thread, for an owner that has ended."""
@@ -93,4 +130,6 @@ class Belongings:
         self._resources.clear()
         for memory in list(self.memory.values()):
             memory.abandon()
+        self._spare.abandon()
         self.memory.clear()
+        self._lasts.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,7 +16,7 @@ from dnncore.belongings import Belongings, Closable
 from dnncore.descriptors import Layout, TensorDescriptor
 from dnncore.dlpack import Borrowed
 from dnncore.dtypes import DType
-from dnncore.errors import BadParamError
+from dnncore.errors import BadParamError, OutOfMemoryError
 from dnncore.interchange import SupportsCudaStream
 from dnncore.measured import MeasuredChoices, of_user
 from dnncore.plan import Preference
@@ -91,18 +90,25 @@ class Handle(Runner):
         """Allocate an uninitialised tensor from the device's pool, in the order of the handle's stream: nothing waits.
 
         It goes back to the pool when it is closed, or when nobody refers to it or to a view of it any more; what was enqueued
-        before that still has it.
+        before that still has it. Up to 4 MiB of it are kept for the next tensor of their size, of 32 MiB in all.
 
         Raises:
             BadParamError: the handle is recording: a program's tensors must outlive it.
             OutOfMemoryError: the device has no room.
         """
         self.check_not_recording("a tensor that goes when nobody refers to it")
-        memory = self.device.allocate_ordered(max(descriptor.nbytes, 1), self._stream)
-        tensor = Tensor(self, descriptor, memory)
-        self._belongings.add(memory)
-        weakref.finalize(tensor, self._belongings.collect, memory).atexit = False
+        belongings, nbytes = self._belongings, descriptor.nbytes or 1
+        tensor = Tensor(self, descriptor, memory := belongings.spare(nbytes) or self._ordered(nbytes))
+        belongings.add_until_last(memory, tensor)
         return tensor
+
+    def _ordered(self, nbytes: int) -> Memory:
+        """A block of the device's pool; where it has no room, once what is kept for results has gone back to it."""
+        try:
+            return self.device.allocate_ordered(nbytes, self._stream)
+        except OutOfMemoryError:
+            self._belongings.give_spare_back()
+            return self.device.allocate_ordered(nbytes, self._stream)
 
     def retire(self, tensors: Sequence[Tensor]) -> None:
         """Close tensors once the stream has passed what was enqueued so far, without waiting: for what was borrowed briefly."""

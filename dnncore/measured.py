@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
@@ -119,10 +120,11 @@ class MeasuredChoices:
     def __init__(self, choices: Iterable[MeasuredChoice] = ()) -> None:
         self._by_problem = {each.problem: each for each in choices}
         self._kinds = frozenset(text.partition("(")[0] for text in self._by_problem)
+        self._extents = frozenset(each for text in self._by_problem for each in _EXTENTS.findall(text))
 
     def of(self, problem: Problem) -> MeasuredChoice | None:
         """What was measured of a problem; None where nothing was."""
-        if _kind(problem) not in self._kinds:
+        if _kind(problem) not in self._kinds or _extents(problem.outputs[0]) not in self._extents:
             return None  # most problems, and their texts take longer to write
         return self._by_problem.get(problem_text(problem))
 
@@ -146,7 +148,7 @@ def _text(value: Any) -> str:
     if isinstance(value, TensorDescriptor):
         pairs = zip(value.shape, value.strides, strict=True)
         strides = ",".join(["*" if extent == 1 else str(stride) for extent, stride in pairs])
-        return f"{value.dtype.value}[{','.join(map(str, value.shape))}:{strides}]"
+        return f"{_extents(value)}{strides}]"
     if isinstance(value, Enum):
         return str(value.value)
     if isinstance(value, tuple):
@@ -159,6 +161,15 @@ def _text(value: Any) -> str:
                 parts.append(f"{name}={_text(own)}")
         return f"{_kind(value)}({' '.join(parts)})"
     return repr(value)
+
+
+_EXTENTS = re.compile(r"\w+\[[\d,]*:")
+"""What `_extents` says of the tensors in a problem's text."""
+
+
+def _extents(tensor: TensorDescriptor) -> str:
+    """A tensor's dtype and extents, with which its text begins."""
+    return f"{tensor.dtype.value}[{','.join(map(str, tensor.shape))}:"
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from dnncore.backend import Algorithm, Device, Offer
 from dnncore.measured import MeasuredChoices
@@ -34,6 +35,8 @@ class Planner:
     Attributes:
         autotune: Whether `fastest` chooses, or what was measured and estimates do.
         plans: Those kept, by problem, preference and the algorithm asked for; the last used is last.
+        seen: What floors above have made of plans by the preference of now, by what they were called with. It goes when the
+            preference does.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Planner:
         self._choices = choices
         self.autotune = False
         self.plans: OrderedDict[tuple[Problem, Preference, str | None], Plan] = OrderedDict()
+        self.seen: dict[Hashable, Any] = {}
         self._called: dict[Hashable, Plan] = {}
         self._chosen: dict[tuple[Problem, Preference], tuple[Algorithm, Offer] | None] = {}
 
@@ -60,17 +64,18 @@ class Planner:
     @preference.setter
     def preference(self, preference: Preference) -> None:
         self._preference = preference
-        self._called.clear()  # what is in it was chosen by the preference before
+        self._called.clear()  # what is in them was chosen by the preference before
+        self.seen.clear()
 
     @contextmanager
     def preferring(self, preference: Preference) -> Iterator[None]:
         """Choose by another preference in this block; what was chosen before it is found again behind it."""
-        before = self._preference, self._called
-        self._preference, self._called = preference, {}
+        before = self._preference, self._called, self.seen
+        self._preference, self._called, self.seen = preference, {}, {}
         try:
             yield
         finally:
-            self._preference, self._called = before
+            self._preference, self._called, self.seen = before
 
     def plan(self, problem: Problem, preference: Preference | None = None, algorithm: str | None = None) -> Plan:
         """The plan for a problem.
@@ -117,10 +122,13 @@ class Planner:
         except TypeError:  # what cannot be hashed is no argument; the problem says so in its own words
             return self.plan(kind(*arguments), algorithm=algorithm)
         if plan is None:
-            plan = self._called[key] = self.plan(kind(*arguments), algorithm=algorithm)
-            if len(self._called) > MOST_PLANS:
-                del self._called[next(iter(self._called))]
+            plan = self.plan(kind(*arguments), algorithm=algorithm)
+            _remember(self._called, key, plan)
         return plan
+
+    def remember(self, key: Hashable, made: Any) -> None:
+        """Have `seen` hold what was made of plans, as one of the last 1,024."""
+        _remember(self.seen, key, made)
 
     def rank(self, problem: Problem, preference: Preference | None = None) -> list[AlgorithmPerformance]:
         """Every algorithm for a problem, without running one; see `plan.rank`."""
@@ -130,4 +138,11 @@ class Planner:
         """Forget every plan."""
         self.plans.clear()
         self._called.clear()
+        self.seen.clear()
         self._chosen.clear()
+
+
+def _remember(found: dict[Hashable, Any], key: Hashable, value: Any) -> None:
+    found[key] = value
+    if len(found) > MOST_PLANS:
+        del found[next(iter(found))]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from dnncore import find, interchange, measured
 from dnncore.aliasing import check_apart
@@ -101,6 +102,15 @@ class Runner:
         opened.take_over(self._stream)
         self._stream, self._stream_owner = opened, stream
         self._workspace.rebind(opened)
+
+    @property
+    def seen(self) -> Mapping[Hashable, Any]:
+        """What `remember` was given, as long as the preference is the same: for a look-up in place of all that leads to a plan."""
+        return self._planner.seen
+
+    def remember(self, key: Hashable, made: Any) -> None:
+        """Keep what a caller has made of plans by what it was called with, among the last 1,024 of such."""
+        self._planner.remember(key, made)
 
     @property
     def info(self) -> DeviceInfo:

@@ -1,44 +1,50 @@
 """The host's time for an operation, a replay, a plan and whole nets, beside PyTorch's in the same run on one GPU.
 
 Operations are timed between two synchronisations, few enough at a time for the launch queue to take them all: what is timed is the
-host. Nets are timed by the wall, and their kernels by PyTorch's profiler. Figures are medians.
+host. Nets are timed by the wall, and their kernels by PyTorch's profiler. Figures are medians. Plans, and what calls
+cost in front of the driver, are timed on any machine.
 
     python -m benchmarks.host --out benchmarks/results
+    python -m benchmarks.host --out /tmp/host --only plans --only calls
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
-import torch
-
 from benchmarks.document import Document
-from benchmarks.host import layers, nets, operations, parts
-from benchmarks.host.row import Row
 
-GROUPS: dict[str, Callable[[], Iterator[Row]]] = {
-    "operations": operations.rows,
-    "layers": layers.rows,
-    "nets": nets.rows,
-    "parts": parts.rows,
-}
+_GROUPS = ("operations", "layers", "nets", "parts", "plans", "calls")
+"""Modules of this package."""
+
+_WITHOUT_A_GPU = ("plans", "calls")
+"""Those that need no GPU, and no PyTorch."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON")
-    parser.add_argument("--only", choices=GROUPS, action="append", help="these alone; may be repeated")
+    parser.add_argument("--only", choices=_GROUPS, action="append", help="these alone; may be repeated")
     options = parser.parse_args()
+    groups = options.only or _GROUPS
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
+    if not set(groups) <= set(_WITHOUT_A_GPU):
+        _settle_torch()
     document = Document(options.out / "host.json", ["name"])
-    for group in options.only or GROUPS:
-        for row in GROUPS[group]():
+    for group in groups:
+        for row in import_module(f"benchmarks.host.{group}").rows():
             document.add([row.values])
             print(row, flush=True)
+
+
+def _settle_torch() -> None:
+    """Full precision in float32, and cuDNN's fastest."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
 
 
 if __name__ == "__main__":

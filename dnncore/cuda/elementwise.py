@@ -171,9 +171,9 @@ class Elementwise:
     def offer(self, problem: Problem, figures: DeviceFigures) -> Offer | str:
         """See `backend.Algorithm`."""
         inputs = problem.inputs[1:] if self.function.is_conditional else problem.inputs
-        dtypes = {tensor.dtype for tensor in (*inputs, *problem.outputs)}
-        if len(dtypes) > 1 or not dtypes <= set(self.function.dtypes):
-            return f"{', '.join(sorted(dtype.value for dtype in dtypes))}: it takes one of " + ", ".join(
+        dtypes = [tensor.dtype for tensor in (*inputs, *problem.outputs)]
+        if dtypes[0] not in self.function.dtypes or dtypes.count(dtypes[0]) < len(dtypes):
+            return f"{', '.join(sorted({dtype.value for dtype in dtypes}))}: it takes one of " + ", ".join(
                 dtype.value for dtype in self.function.dtypes
             )
         reason = self.function.refuses(problem)

@@ -157,10 +157,13 @@ def _divisor(value: int, bits: int) -> tuple[int, int, int]:
     return value, -(-(1 << (bits + shift)) // value), shift
 
 
+_NO_EXTENTS = (divisor(1),) * MAX_NDIM
+
+
 def view(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
     """Fill in a TENSOR_VIEW; the dimensions that are not there have extent 1 and stride 0."""
     missing = MAX_NDIM - len(shape)
-    extents = [divisor(extent) for extent in (*shape, *(1,) * missing)]
+    extents = [*map(divisor, shape), *_NO_EXTENTS[:missing]]
     return record(TENSOR_VIEW, shape=extents, strides=(*strides, *(0,) * missing), ndim=len(shape))
 
 

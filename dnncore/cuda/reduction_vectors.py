@@ -160,7 +160,7 @@ class _OfVectors(ABC):
         unit, grid = self._units(problem.x.dtype)[cut.vector], blocks_for(figures, self._blocks(cut), 1)
         first = kernel_call(unit, grid, _THREADS, params, reduction.places(problem, cut.splits))
         calls = (*first, *reduction.join(problem, *parts, figures))
-        return (WhereAligned(((Place(0), cut.vector * problem.x.dtype.itemsize),), calls, elsewhere.prepare()),)
+        return (WhereAligned(((Place(0), cut.vector * problem.x.dtype.itemsize),), calls, elsewhere.prepare),)
 
 
 @dataclass(frozen=True, slots=True)

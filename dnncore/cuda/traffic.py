@@ -24,4 +24,4 @@ def touched_bytes(elements: int, itemsize: int, step: int, sharing: int = 1) -> 
 
 def operand_bytes(problem: Problem) -> int:
     """Bytes of all operands: the fewest that an operation can move."""
-    return sum(tensor.size * tensor.dtype.itemsize for tensor in (*problem.inputs, *problem.outputs))
+    return sum([tensor.size * tensor.dtype.itemsize for tensor in (*problem.inputs, *problem.outputs)])

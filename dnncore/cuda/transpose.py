@@ -114,15 +114,9 @@ class Transpose:
 
     def offer(self, problem: AddProblem, figures: DeviceFigures) -> Offer | str:
         """See `backend.Algorithm`."""
-        if problem.a.dtype is not problem.c.dtype:
-            return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}"
-        if problem.c.dtype not in ELEMENT_TYPES:
-            return f"the tensors are {problem.c.dtype.value}"
-        matrices = Matrices.of(problem)
-        if matrices is None:
-            return "the tensors do not differ in which dimension is contiguous"
-        if min(matrices.rows, matrices.columns) < _TILE // 2:
-            return f"a {matrices.rows} x {matrices.columns} matrix leaves most of a {_TILE} x {_TILE} tile empty"
+        matrices = _matrices(problem)
+        if isinstance(matrices, str):
+            return matrices
         seconds = _seconds(problem, matrices, _TILE, _PLACE, figures)
         return Offer(seconds, partial(_prepare, _unit(problem.c.dtype), _TILE, figures, matrices))
 
@@ -141,19 +135,31 @@ class TransposePairs:
         """See `backend.Algorithm`."""
         if problem.a.dtype is not problem.c.dtype or problem.c.dtype not in _OF_16_BITS:
             return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}; both must be of 16 bits"
-        elsewhere = Transpose().offer(problem, figures)
-        if isinstance(elsewhere, str):
-            return elsewhere
-        matrices = Matrices.of(problem)
-        assert matrices is not None, "the other transposes it"
+        matrices = _matrices(problem)
+        if isinstance(matrices, str):
+            return matrices
         if not matrices.are_even:
             return "an extent or a stride is odd"
         seconds = _seconds(problem, matrices, _PAIRS_TILE, _PLACE_OF_PAIRS, figures)
-        return Offer(seconds, partial(_prepare_pairs, problem.c.dtype, figures, matrices, elsewhere))
+        return Offer(seconds, partial(_prepare_pairs, problem.c.dtype, figures, matrices))
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
         return tuple(_unit(dtype, "transpose_pairs") for dtype in _OF_16_BITS)
+
+
+def _matrices(problem: AddProblem) -> Matrices | str:
+    """What is transposed, once for both kernels that ask; or the reason why nothing is."""
+    if problem.a.dtype is not problem.c.dtype:
+        return f"a is {problem.a.dtype.value}, c {problem.c.dtype.value}"
+    if problem.c.dtype not in ELEMENT_TYPES:
+        return f"the tensors are {problem.c.dtype.value}"
+    matrices = Matrices.of(problem)
+    if matrices is None:
+        return "the tensors do not differ in which dimension is contiguous"
+    if min(matrices.rows, matrices.columns) < _TILE // 2:
+        return f"a {matrices.rows} x {matrices.columns} matrix leaves most of a {_TILE} x {_TILE} tile empty"
+    return matrices
 
 
 def _seconds(problem: AddProblem, matrices: Matrices, size: int, place: float, figures: DeviceFigures) -> float:
@@ -164,10 +170,10 @@ def _seconds(problem: AddProblem, matrices: Matrices, size: int, place: float, f
     )
 
 
-def _prepare_pairs(dtype: DType, figures: DeviceFigures, matrices: Matrices, elsewhere: Offer) -> Calls:
+def _prepare_pairs(dtype: DType, figures: DeviceFigures, matrices: Matrices) -> Calls:
     calls = _prepare(_unit(dtype, "transpose_pairs"), _PAIRS_TILE, figures, matrices)
     words = ((Place(0), 2 * dtype.itemsize), (Place(1), 2 * dtype.itemsize))
-    return (WhereAligned(words, calls, elsewhere.prepare()),)
+    return (WhereAligned(words, calls, partial(_prepare, _unit(dtype), _TILE, figures, matrices)),)
 
 
 def _prepare(unit: Unit, size: int, figures: DeviceFigures, matrices: Matrices) -> Calls:

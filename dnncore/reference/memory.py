@@ -63,6 +63,11 @@ class ReferenceMemory:
         """Whether `close` was called."""
         return self._bytes is None
 
+    @property
+    def reusable(self) -> bool:
+        """No: arrays may look into it, of which nobody is told."""
+        return False
+
     def at(self, offset_bytes: int) -> np.ndarray:
         """The bytes from an offset on."""
         if self._bytes is None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dnncore.cuda.algorithms import algorithms_for
-from dnncore.cuda.calls import WORKSPACE, Calls, Copy, KernelCall, Memset, Place, Slot, rewired
+from dnncore.cuda.calls import WORKSPACE, Calls, Copy, KernelCall, Memset, Place, Slot, WhereAligned, rewired
 from dnncore.cuda.runtime import binder, driver, driver_tensor_map
 from dnncore.cuda.runtime.driver import CudaCallError
 from dnncore.cuda.runtime.graph import CopyNode, KernelNode, MemsetNode, Node, nodes_of
@@ -166,6 +166,31 @@ def _params(fake: _Driver) -> bytes:
     ((_, node),) = fake.taken()
     assert isinstance(node, KernelNode)
     return node.params
+
+
+def test_what_other_addresses_take_is_bound_when_such_come(fake: _Driver) -> None:
+    asked: list[Unit] = []
+
+    class Kernels(_Kernels):
+        def function(self, unit: Unit, shared_bytes: int = 0) -> Any:
+            asked.append(unit)
+            return unit
+
+    other = Unit("source", "other")
+    calls = (WhereAligned(((Place(0), 16),), (_call(),), lambda: (_call()._replace(unit=other),)),)
+    launch = binder.bind(calls, Kernels(), _Context(fake))  # type: ignore[arg-type]
+    launch(_Stream(3), 1.0, 0.0, [ALIGNED, 0])
+    assert asked == [UNIT]
+    launch(_Stream(3), 1.0, 0.0, [ODD, 0])
+    launch(_Stream(4), 1.0, 0.0, [ODD, 0])
+    launch(_Stream(4), 1.0, 0.0, [ALIGNED, 0])
+    assert asked == [UNIT, other]
+    assert [(queue, getattr(node, "unit", None)) for queue, node in fake.taken()] == [
+        (3, UNIT),
+        (3, other),
+        (4, other),
+        (4, UNIT),
+    ]
 
 
 def test_a_write_leaves_what_lies_between_two_fields(fake: _Driver) -> None:

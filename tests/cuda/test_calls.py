@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from struct import pack, unpack_from
 
 import numpy as np
@@ -93,6 +92,24 @@ def test_where_the_workspace_decides_an_alignment_there_is_nothing_left_to_choos
     assert left.alignments == ((Place(5), 16),)
 
 
+def test_the_calls_for_other_addresses_are_made_once_and_when_somebody_asks() -> None:
+    made: list[int] = []
+
+    def elsewhere() -> Calls:
+        made.append(1)
+        return (Memset(Place(0), 1, 1),)
+
+    choice = WhereAligned(((Place(0), 16),), (_call(),), elsewhere)
+    (moved,) = rewired((choice,), [Place(5), Place(6)])
+    next(nodes_of((choice,), 1.0, 0.0, (0x100, 0x200, 0x1000)))
+    assert not made
+    assert isinstance(moved, WhereAligned)
+    assert moved.otherwise == moved.otherwise == (Memset(Place(5), 1, 1),)
+    assert choice.otherwise == (Memset(Place(0), 1, 1),)
+    assert choice == WhereAligned(choice.alignments, choice.aligned, choice.otherwise)
+    assert len(made) == 1
+
+
 def test_addresses_and_factors_are_filled_in_and_alignment_chooses() -> None:
     copy = Copy(Place(1), Place(0, 4), 12)
     calls = (WhereAligned(((Place(0), 16),), (_call(),), (copy,)), Memset(Place(1), 3, 5))
@@ -109,7 +126,7 @@ def test_addresses_and_factors_are_filled_in_and_alignment_chooses() -> None:
 def test_a_description_has_a_line_for_each_launch() -> None:
     calls = (
         _call(),
-        WhereAligned(((Place(0), 16),), (replace(_call(), shared_bytes=0),), ()),
+        WhereAligned(((Place(0), 16),), (_call()._replace(shared_bytes=0),), ()),
         Memset(Place(0), 255, 8),
         Copy(Place(0), Place(1), 4),
     )

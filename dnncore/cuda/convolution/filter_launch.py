@@ -19,7 +19,7 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_copied,
     why_not_gathered,
 )
-from dnncore.cuda.convolution.elsewhere import where_aligned
+from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
 from dnncore.cuda.convolution.filter_schedule import Schedule, least_seconds
 from dnncore.cuda.convolution.filter_tile import (
     GRADIENT,
@@ -70,13 +70,10 @@ def searching_offer(
         ((each.seconds(problem, figures, kernels), each) for each in fitting), key=lambda pair: pair[0]
     )
     yield seconds
-    other = elsewhere.offer(problem, figures)
-    if isinstance(other, str):
-        return other
     return Offer(
         seconds,
-        partial(_calls, problem, schedule, kernels, other),
-        max(schedule.workspace_bytes, other.workspace_bytes),
+        partial(_calls, problem, schedule, kernels, computing_elsewhere(elsewhere, problem, figures)),
+        schedule.workspace_bytes,
         math="tf32" if kernels.rounds else "dtype",
     )
 
@@ -92,7 +89,7 @@ def why_not_fed(problem: ConvolutionProblem, *, in_planes: bool) -> str | None:
     return why_not_copied("x", x) or why_no_matrix("dy", dy) or why_not_gathered(x, forward_window(problem))
 
 
-def _calls(problem: ConvolutionProblem, schedule: Schedule, kernels: Kernels, elsewhere: Offer) -> Calls:
+def _calls(problem: ConvolutionProblem, schedule: Schedule, kernels: Kernels, elsewhere: Otherwise) -> Calls:
     x, w, dy, conv, tile = problem.x, problem.w, problem.y, problem.convolution, schedule.tile
     window, slabs = forward_window(problem), -(-w.shape[1] // tile.slab)
     output = window.outputs

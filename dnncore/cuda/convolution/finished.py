@@ -79,15 +79,14 @@ def _calls(problem: FusedConvolutionProblem, plain: Offer) -> Calls:
 
     def finished(call: Call) -> Call:
         if isinstance(call, WhereAligned):
-            return replace(
-                call, aligned=tuple(map(finished, call.aligned)), otherwise=tuple(map(finished, call.otherwise))
-            )
+            aligned = tuple(map(finished, call.aligned))
+            return WhereAligned(call.alignments, aligned, lambda: tuple(map(finished, call.otherwise)))
         written = [slot.place for slot in call.slots if slot.place.operand == y] if isinstance(call, KernelCall) else []
         if not isinstance(call, KernelCall) or not written:
             return call
         # A residual lies as y does, so that of some images' y it is the same images' that are read.
         places = {**operands, "z": operands["z"].plus(written[0].offset_bytes)} if "z" in operands else operands
         slots = tuple(Slot(_BEGINS + offset_of(EPILOGUE, name), place) for name, place in places.items())
-        return replace(call, params=call.params[:_BEGINS] + values + call.params[_ENDS:], slots=call.slots + slots)
+        return call._replace(params=call.params[:_BEGINS] + values + call.params[_ENDS:], slots=call.slots + slots)
 
     return tuple(map(finished, rewired(plain.prepare(), (Place(0), Place(1), Place(y)))))

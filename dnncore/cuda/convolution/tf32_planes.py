@@ -15,7 +15,8 @@ from functools import cache, partial
 from dnncore.backend import Offer
 from dnncore.bounds import Bounded
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, blocks_for, in_order, kernel_call
+from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, blocks_for, in_order, kernel_call
+from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
 from dnncore.cuda.convolution.fused_product import epilogue_of, why_unlike
 from dnncore.cuda.convolution.planes import has_one_tap, plane_strides, planes_map, why_not_in_planes, why_not_one_tap
 from dnncore.cuda.convolution.wgmma_output import why_not_finished
@@ -129,14 +130,11 @@ class Tf32Planes(Bounded):
             reason = why_unlike(problem) or why_not_finished(problem, lambda _name, _z: None)
         if reason is not None:
             return reason
-        elsewhere = self.elsewhere.offer(problem, figures)
-        if isinstance(elsewhere, str):
-            return elsewhere
         product = _Product.of(plain)
         return Offer(
             product.seconds(operand_bytes(problem), figures),
-            partial(_calls, problem, product, figures, elsewhere),
-            max(product.parts_bytes, elsewhere.workspace_bytes),
+            partial(_calls, problem, product, figures, computing_elsewhere(self.elsewhere, problem, figures)),
+            product.parts_bytes,
         )
 
 
@@ -249,7 +247,7 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     return None
 
 
-def _calls(problem: Problem, product: _Product, figures: DeviceFigures, elsewhere: Offer) -> Calls:
+def _calls(problem: Problem, product: _Product, figures: DeviceFigures, elsewhere: Otherwise) -> Calls:
     strides = plane_strides(product.output)
     assert strides is not None, f"{product.output}"
     w, x = (Place(0), Place(1)) if product.is_backward else (Place(1), Place(0))
@@ -296,4 +294,4 @@ def _calls(problem: Problem, product: _Product, figures: DeviceFigures, elsewher
         maps={"x": (x, of_x), "w": (Place(WORKSPACE), of_w)},
         starts_early=True,
     )
-    return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in aligned), calls, elsewhere.prepare()),)
+    return where_aligned(tuple((place, ALIGNMENT_BYTES) for place in aligned), calls, elsewhere)

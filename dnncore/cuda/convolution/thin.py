@@ -15,7 +15,7 @@ from dnncore.bounds import Bounded
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import pixel_pitch, why_no_matrix
-from dnncore.cuda.convolution.elsewhere import where_aligned
+from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
 from dnncore.cuda.convolution.one_row import with_one_row
 from dnncore.cuda.convolution.wgmma_output import finish, why_not_finished
 from dnncore.cuda.gemm import BLEND_AND_EPILOGUE
@@ -143,13 +143,9 @@ class ThinConvolution(Bounded):
         size = _size(plain)
         if size.function is None or size.shared_bytes > min(_SHARED_BYTES, figures.shared_bytes):
             return f"{plain.x.shape[1]} channels and {plain.w.shape[0]} filters are too many for registers and shared memory"
-        elsewhere = self.elsewhere.offer(given, figures)
-        if isinstance(elsewhere, str):
-            return elsewhere
         return Offer(
             _seconds(problem, plain, size, figures),
-            partial(_calls, problem, plain, size, figures, elsewhere),
-            elsewhere.workspace_bytes,
+            partial(_calls, problem, plain, size, figures, computing_elsewhere(self.elsewhere, given, figures)),
         )
 
 
@@ -203,7 +199,7 @@ def _calls(
     plain: ConvolutionProblem,
     size: _Size,
     figures: DeviceFigures,
-    elsewhere: Offer,
+    elsewhere: Otherwise,
 ) -> Calls:
     x, w, y = plain.x, plain.w, plain.y
     pixels = x.size // x.shape[1]

@@ -27,7 +27,7 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_gathered,
     why_not_stored,
 )
-from dnncore.cuda.convolution.elsewhere import where_aligned
+from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
 from dnncore.cuda.convolution.one_row import with_one_row
 from dnncore.cuda.convolution.wgmma_launch import LEAST_ROW_BYTES, Launch, Phase, launches, tiles
 from dnncore.cuda.convolution.wgmma_output import finish, residual_map, why_not_finished
@@ -97,13 +97,9 @@ class WgmmaConvolution(Searched):
         estimate = min(choices, key=lambda each: (each.seconds, each.busy))
         launch = found[choices.index(estimate)]
         yield estimate.seconds
-        elsewhere = self.elsewhere.offer(given, figures)
-        if isinstance(elsewhere, str):
-            return elsewhere
         return Offer(
             estimate.seconds,
-            partial(_calls, problem, launch, figures, elsewhere),
-            elsewhere.workspace_bytes,
+            partial(_calls, problem, launch, figures, computing_elsewhere(self.elsewhere, given, figures)),
             math="tf32" if plain.x.dtype is DType.FLOAT32 else "dtype",
         )
 
@@ -171,7 +167,7 @@ def _in_vain(images: TensorDescriptor) -> int:
 
 
 def _calls(
-    problem: ConvolutionProblem | FusedConvolutionProblem, launch: Launch, figures: DeviceFigures, elsewhere: Offer
+    problem: ConvolutionProblem | FusedConvolutionProblem, launch: Launch, figures: DeviceFigures, elsewhere: Otherwise
 ) -> Calls:
     params, operands = launch.params(), (Place(0), Place(1), Place(len(problem.inputs)))
     others, maps = finish(params, problem), residual_map(problem, launch.output_map)

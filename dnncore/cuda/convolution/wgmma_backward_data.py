@@ -28,7 +28,7 @@ from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.convolution.copy_engine import Window, why_not_copied, why_not_gathered, why_not_stored
-from dnncore.cuda.convolution.elsewhere import where_aligned
+from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
 from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches, tiles
 from dnncore.cuda.convolution.wgmma_tile import (
     DTYPES,
@@ -173,13 +173,11 @@ class WgmmaBackwardData(Searched):
         launch = found[choices.index(estimate)]
         seconds = estimate.seconds + (0.0 if exchange is None else exchange.offer.seconds)
         yield seconds
-        elsewhere = self.elsewhere.offer(problem, figures)
-        if isinstance(elsewhere, str):
-            return elsewhere
+        elsewhere = computing_elsewhere(self.elsewhere, problem, figures)
         return Offer(
             seconds,
             partial(_calls, launch, exchange, figures, elsewhere),
-            max(elsewhere.workspace_bytes, 0 if exchange is None else exchange.w.nbytes),
+            0 if exchange is None else exchange.w.nbytes,
             math="dtype" if exchange is None else "tf32",
         )
 
@@ -233,7 +231,7 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     return next((reason for phase in phases(problem) if (reason := why_not_gathered(dy, phase.window))), None)
 
 
-def _calls(launch: Launch, exchange: _Exchange | None, figures: DeviceFigures, elsewhere: Offer) -> Calls:
+def _calls(launch: Launch, exchange: _Exchange | None, figures: DeviceFigures, elsewhere: Otherwise) -> Calls:
     of_w, of_dy, of_dx = operands = Place(0), Place(1), Place(2)
     before = () if exchange is None else exchange.calls()
     read = of_w if exchange is None else Place(WORKSPACE)

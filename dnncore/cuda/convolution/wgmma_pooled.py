@@ -75,4 +75,4 @@ class WgmmaPooled(Bounded):
 def _calls(problem: PooledConvolutionProblem, launch: Launch, figures: DeviceFigures, elsewhere: Offer) -> Calls:
     params, operands = launch.params(), (Place(0), Place(1), Place(len(problem.inputs)))
     calls = launch.calls(params, operands, finish(params, problem.fused), {}, figures)
-    return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in operands), calls, elsewhere.prepare()),)
+    return (WhereAligned(tuple((place, ALIGNMENT_BYTES) for place in operands), calls, elsewhere.prepare),)

@@ -19,7 +19,7 @@ from dnncore.bounds import Bounded
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied, why_not_stored
-from dnncore.cuda.convolution.elsewhere import where_aligned
+from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
 from dnncore.cuda.convolution.image_rows import (
     IMAGE_ROWS,
     PLACE_BYTES,
@@ -169,14 +169,16 @@ class WgmmaRows(Bounded):
             return reason
         if not rows.stages(figures):
             return f"it takes {rows.shared_bytes(_LEAST_STAGES)} B of shared memory; at most {figures.shared_bytes}"
-        elsewhere = self.elsewhere.offer(problem, figures)
-        if isinstance(elsewhere, str):
-            return elsewhere
-        calls = partial(_calls, problem, finished, rows, figures, elsewhere)
+        elsewhere, workspace_bytes = computing_elsewhere(self.elsewhere, problem, figures), 0
+        if isinstance(problem, ImageConvolutionProblem):  # what computes that elsewhere takes workspace
+            other = self.elsewhere.offer(problem, figures)
+            if isinstance(other, str):
+                return other
+            elsewhere, workspace_bytes = other.prepare, other.workspace_bytes
         return Offer(
             rows.seconds(operand_bytes(problem), figures),
-            calls,
-            elsewhere.workspace_bytes,
+            partial(_calls, problem, finished, rows, figures, elsewhere),
+            workspace_bytes,
             math="tf32" if plain.x.dtype is DType.FLOAT32 else "dtype",
         )
 
@@ -374,7 +376,7 @@ def _calls(
     finished: ConvolutionProblem | FusedConvolutionProblem,
     rows: _Rows,
     figures: DeviceFigures,
-    elsewhere: Offer,
+    elsewhere: Otherwise,
 ) -> Calls:
     y, stages, tiles = rows.problem.y, rows.stages(figures), rows.filter_tiles
     blocks = min(figures.multiprocessors // tiles, rows.rectangles) * tiles  # a block keeps its filters

@@ -19,7 +19,7 @@ from dnncore.bounds import Bounded
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied
-from dnncore.cuda.convolution.elsewhere import where_aligned
+from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
 from dnncore.cuda.convolution.image_rows import (
     IMAGE_ROWS,
     PLACE_BYTES,
@@ -178,11 +178,8 @@ class WgmmaRowsBackwardFilter(Bounded):
         found = _schedule(problem, figures)
         if isinstance(found, str):
             return found
-        elsewhere = self.elsewhere.offer(problem, figures)
-        if isinstance(elsewhere, str):
-            return elsewhere
-        workspace_bytes = max(found.workspace_bytes, elsewhere.workspace_bytes)
-        return Offer(found.seconds(figures), partial(_calls, problem, found, elsewhere), workspace_bytes)
+        elsewhere = computing_elsewhere(self.elsewhere, problem, figures)
+        return Offer(found.seconds(figures), partial(_calls, problem, found, elsewhere), found.workspace_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +318,7 @@ def _most_number(problem: ConvolutionProblem, outputs_down: int) -> int:
     return max(4 * rectangles, w.shape[0], columns * x.shape[1], rows)
 
 
-def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Offer) -> Calls:
+def _calls(problem: ConvolutionProblem, schedule: _Schedule, elsewhere: Otherwise) -> Calls:
     kernel, w, dy, tiles = schedule.kernel, problem.w, problem.y, schedule.filter_tiles
     x_place, dy_place, dw_place = Place(0), Place(1), Place(2)
     maps: dict[FieldPath, tuple[Place, TensorMap]] = {

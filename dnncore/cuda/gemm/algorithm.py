@@ -180,7 +180,7 @@ def tiled_calls(
         product: What is computed.
         phases: Which of its phases.
         tile: A tile that `choose_variant` takes.
-        params: The struct, in which is said here how the kernel tiles the product.
+        params: The struct, the calls' own, in which is said here how the kernel tiles the product.
         places: Where A, B and all other operands are, by their fields.
         splits: Parts of the reduction.
         extended: Whether the kernel must know epilogues and tables.
@@ -201,7 +201,7 @@ def tiled_calls(
     if vectors == anywhere:
         return calls(anywhere)
     alignments = tuple((places[operand], _VECTOR_BYTES) for operand in ("a", "b"))
-    return (WhereAligned(alignments, calls(vectors), calls(anywhere)),)
+    return (WhereAligned(alignments, calls(vectors), partial(calls, anywhere)),)
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ def _prepare(problem: _Problem, groups: _Groups, threads: int, starts_early: boo
         alignments += [
             (places[name], groups.width * one.dtype.itemsize) for name, one in parameters.items() if one is not None
         ]
-    return (WhereAligned(tuple(alignments), calls, anywhere.prepare()),)
+    return (WhereAligned(tuple(alignments), calls, anywhere.prepare),)
 
 
 def _units(dtype: DType) -> dict[tuple[bool, int], Unit]:

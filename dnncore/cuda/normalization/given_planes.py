@@ -108,7 +108,7 @@ def _prepare(problem: BatchNormInferenceProblem, figures: DeviceFigures) -> Call
     early = figures.starts_early
     calls = kernel_call(_units(x.dtype)[nbytes], blocks, _THREADS, params, addresses, starts_early=early)
     alignments = tuple((places[name], nbytes) for name in ("x", "y"))
-    return (WhereAligned(alignments, calls, Inference().offer(problem, figures).prepare()),)
+    return (WhereAligned(alignments, calls, Inference().offer(problem, figures).prepare),)
 
 
 def _units(dtype: DType) -> dict[int, Unit]:

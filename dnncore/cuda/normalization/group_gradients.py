@@ -155,7 +155,7 @@ def _prepare(problem: GroupNormBackwardProblem, figures: DeviceFigures, anywhere
     if _gives_parameters(problem):
         calls = (*calls, *column_calls(problem, x.shape[0], x.shape[1], figures))
     alignments = tuple((places[name], _vector_bytes(problem)) for name in ("x", "dy", "dx"))
-    return (WhereAligned(alignments, calls, anywhere.prepare()),)
+    return (WhereAligned(alignments, calls, anywhere.prepare),)
 
 
 def _units(dtype: DType) -> dict[int, Unit]:

@@ -327,7 +327,7 @@ def _prepare(problem: _Problem, figures: DeviceFigures, direction: str, shape: _
     unit = _units(direction, dtype, shape.blocks == 1)[partition.packs_groups, shape.vector_bytes, shape.blocks]
     calls = kernel_call(unit, shape.grid, shape.threads, params, addresses, starts_early=figures.starts_early)
     alignments = tuple((places[one], shape.vector_bytes) for one in LIKE_X if one in places)
-    return (WhereAligned(alignments, calls, anywhere.prepare()),)
+    return (WhereAligned(alignments, calls, anywhere.prepare),)
 
 
 @cache

@@ -155,7 +155,7 @@ def _prepare(problem: LayerNormBackwardProblem, figures: DeviceFigures, anywhere
     aligned = tuple((places[name], PACK_BYTES) for name in ("x", "dy", "dx"))
     if problem.scale is not None:
         aligned = (*aligned, (places["scale"], width * problem.scale.dtype.itemsize))
-    return (WhereAligned(aligned, (*rows, *columns), anywhere.prepare()),)
+    return (WhereAligned(aligned, (*rows, *columns), anywhere.prepare),)
 
 
 def column_calls(

@@ -131,7 +131,7 @@ def _prepare(problem: PoolingProblem, anywhere: Offer, figures: DeviceFigures) -
     unit, fields = _unit(mode_of(problem), x.dtype), operands_of(problem).fields
     blocks = -(-items // _THREADS)
     vectorized = kernel_call(unit, blocks, _THREADS, params, in_order(*fields), starts_early=figures.starts_early)
-    return where_aligned(vectorized, anywhere.prepare(), dict.fromkeys(range(len(fields)), VECTOR_BYTES))
+    return where_aligned(vectorized, anywhere.prepare, dict.fromkeys(range(len(fields)), VECTOR_BYTES))
 
 
 def _unit(mode: str, dtype: DType) -> Unit:

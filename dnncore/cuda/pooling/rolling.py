@@ -130,7 +130,7 @@ def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: De
     unit = _unit(mode_of(problem), pooling.stride[0], x.dtype)
     blocks = -(-walks.items // _THREADS)
     vectorized = kernel_call(unit, blocks, _THREADS, params, in_order("x", "output"), starts_early=figures.starts_early)
-    return where_aligned(vectorized, anywhere.prepare(), dict.fromkeys((0, 1), VECTOR_BYTES))
+    return where_aligned(vectorized, anywhere.prepare, dict.fromkeys((0, 1), VECTOR_BYTES))
 
 
 def _unit(mode: str, stride: int, dtype: DType) -> Unit:

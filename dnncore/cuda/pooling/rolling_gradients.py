@@ -182,9 +182,9 @@ def _prepare(
     calls = kernel_call(unit, blocks, _THREADS, params, in_order(*fields), starts_early=figures.starts_early)
     if not of_planes:
         vectors = {operand: VECTOR_BYTES for operand, name in enumerate(fields) if name is not None}
-        return where_aligned(calls, anywhere.prepare(), vectors)
+        return where_aligned(calls, anywhere.prepare, vectors)
     if in_pairs:
-        return where_aligned(calls, anywhere.prepare(), {len(fields) - 1: _COLUMNS * dx.dtype.itemsize})
+        return where_aligned(calls, anywhere.prepare, {len(fields) - 1: _COLUMNS * dx.dtype.itemsize})
     return calls
 
 

@@ -133,7 +133,7 @@ def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: De
     if not in_pairs:
         return calls
     pairs = {operand: _COLUMNS * tensor.dtype.itemsize for operand, tensor in enumerate(problem.outputs, 1)}
-    return where_aligned(calls, anywhere.prepare(), pairs)
+    return where_aligned(calls, anywhere.prepare, pairs)
 
 
 def _units(dtype: DType, window: tuple[int, int]) -> dict[str, Unit]:

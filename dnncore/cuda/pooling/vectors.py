@@ -3,7 +3,7 @@ are not aligned."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dnncore.cuda.calls import Calls, Place, WhereAligned
 from dnncore.cuda.pooling.planar import PlanarPooling
@@ -107,6 +107,6 @@ def whole_pairs(tensor: TensorDescriptor) -> bool:
     return tensor.shape[3] % 2 == 0 and all(stride % 2 == 0 for stride in others)
 
 
-def where_aligned(vectorized: Calls, anywhere: Calls, nbytes: Mapping[int, int]) -> Calls:
+def where_aligned(vectorized: Calls, anywhere: Callable[[], Calls], nbytes: Mapping[int, int]) -> Calls:
     """The first calls where operands' addresses are multiples of so many bytes, the others elsewhere."""
     return (WhereAligned(tuple((Place(operand), each) for operand, each in nbytes.items()), vectorized, anywhere),)

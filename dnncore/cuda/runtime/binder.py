@@ -6,11 +6,13 @@ since a launch takes less time than the loops and calls that would interpret its
 
     def launch(v):                                                      # v: addresses, the workspace's last
         if ((v[0]) | (v[2])) & 15:
+            elsewhere0(v)
+        else:
             pack0(block0, 16, v[0], v[2] + n0, v[-1])
             (status,) = enqueue0(*arguments0)
             ...
-        else:
-            ...
+
+What addresses that are not aligned take is written out when such addresses come: mostly they never do.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ def bind(calls: Calls, kernels: Kernels, context: Context) -> Launch:
         CompilationError: a kernel does not compile.
         BackendUnavailableError: there is neither a compiler nor a prebuilt cubin.
     """
-    script = _Script(calls, kernels)
-    run, last = script.function(context, "v, alpha, beta"), -1
+    script = _Script(calls, kernels, context, "v, alpha, beta")
+    run, last = script.function(), -1
 
     def launch(stream: Stream, alpha: float, beta: float, addresses: Sequence[Address]) -> None:
         nonlocal last
@@ -72,17 +74,27 @@ def wire(calls: Calls, kernels: Kernels, context: Context, stream: CudaStream) -
         CompilationError: a kernel does not compile.
         BackendUnavailableError: there is neither a compiler nor a prebuilt cubin.
     """
-    script = _Script(calls, kernels)
+    script = _Script(calls, kernels, context, "v")
     script.use(stream.handle)
-    return script.function(context, "v")
+    return script.function()
 
 
 class _Script:
-    """Calls as lines of Python, and what these name. Owned by one thread."""
+    """Calls as lines of Python, and what these name. Owned by one thread.
 
-    def __init__(self, calls: Calls, kernels: Kernels) -> None:
+    Args:
+        calls: What is to be enqueued.
+        kernels: Where its kernels are.
+        context: The one that the calls belong to.
+        parameters: Of the function: "v", the addresses, and the factors where the calls take some.
+    """
+
+    def __init__(self, calls: Calls, kernels: Kernels, context: Context, parameters: str) -> None:
         self._kernels = kernels
+        self._context = context
+        self._parameters = parameters
         self._launchers: list[Launcher] = []
+        self._others: list[_Elsewhere] = []
         self._num_numbers = 0
         self._names: dict[str, Any] = {"driver": driver, "CudaCallError": CudaCallError}
         self._lines = list(self._all(calls))
@@ -95,14 +107,12 @@ class _Script:
         self._names["queue"] = queue
         for number, launcher in enumerate(self._launchers):
             self._names[f"arguments{number}"] = launcher.arguments(queue)
+        for other in self._others:
+            other.use(queue)
 
-    def function(self, context: Context, parameters: str) -> Callable[..., None]:
-        """What enqueues the calls, whichever context is current.
-
-        Args:
-            context: The one that they belong to.
-            parameters: "v", the addresses, and the factors where the calls take some.
-        """
+    def function(self) -> Callable[..., None]:
+        """What enqueues the calls, whichever context is current."""
+        context, parameters = self._context, self._parameters
         asks = "or int(current()[1]) != context.handle" if self._asks else ""
         body = self._lines or ["pass"]
         source = "\n".join(
@@ -135,8 +145,11 @@ class _Script:
             if isinstance(call, KernelCall):
                 yield from self._kernel(call)
             elif isinstance(call, WhereAligned):
+                name = f"elsewhere{len(self._others)}"
+                self._names[name] = other = _Elsewhere(call, self._kernels, self._context, self._parameters)
+                self._others.append(other)
                 yield f"if {self._misaligned(call)}:"
-                yield from self._indented(call.otherwise)
+                yield f"    {name}({self._parameters})"
                 yield "else:"
                 yield from self._indented(call.aligned)
             elif isinstance(call, Memset):
@@ -208,6 +221,44 @@ class _Script:
         return runs
 
 
+class _Elsewhere:
+    """The calls for addresses that are not aligned, written out when such addresses come. Owned by one thread.
+
+    Args:
+        call: The choice that they are one way of.
+        kernels: As of the script that makes it.
+        context: Likewise.
+        parameters: Likewise.
+    """
+
+    def __init__(self, call: WhereAligned, kernels: Kernels, context: Context, parameters: str) -> None:
+        self._of_script = kernels, context, parameters
+        self._call = call
+        self._script: _Script | None = None
+        self._launch: Callable[..., None] | None = None
+        self._queue: int | None = None
+
+    def use(self, queue: int) -> None:
+        """Enqueue on a CUstream from now on."""
+        self._queue = queue
+        if self._script is not None:
+            self._script.use(queue)
+
+    def __call__(self, *arguments: Any) -> None:
+        """Enqueue the calls.
+
+        Raises:
+            CompilationError: a kernel does not compile.
+            BackendUnavailableError: there is neither a compiler nor a prebuilt cubin.
+        """
+        if self._launch is None:
+            self._script = _Script(self._call.otherwise, *self._of_script)
+            assert self._queue is not None, "a stream is given before anything is launched"
+            self._script.use(self._queue)
+            self._launch = self._script.function()
+        self._launch(*arguments)
+
+
 @lru_cache(maxsize=512)
 def _compiled(source: str) -> CodeType:
     """Most plans of one algorithm have the same lines: their numbers are elsewhere."""
@@ -227,5 +278,5 @@ def _map_writer(block: bytearray, slot: MapSlot) -> Callable[[int], None]:
 
 def _launches_only(call: Call) -> bool:
     if isinstance(call, WhereAligned):
-        return all(_launches_only(each) for each in (*call.aligned, *call.otherwise))
+        return all(map(_launches_only, call.aligned))  # the other way asks for itself
     return isinstance(call, KernelCall)

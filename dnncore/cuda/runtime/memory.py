@@ -89,6 +89,11 @@ class CudaMemory:
         """Size in bytes."""
         return self._nbytes
 
+    @property
+    def reusable(self) -> bool:
+        """Whether it is a stream's, and no other library was given it."""
+        return self._ordered and not self._exported and not self.closed
+
     def at(self, offset_bytes: int) -> int:
         """Address `offset_bytes` into the block.
 
