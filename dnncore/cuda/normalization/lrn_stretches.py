@@ -40,8 +40,9 @@ _VECTOR_BYTES, _PAIR_BYTES = 16, 4
 _RESIDENT = 1024
 """Threads of a multiprocessor that walks are cut for."""
 
-_LEAST_STRETCHES = 4
-"""Of a part of a walk: each part reads again what its windows reach on either side."""
+_LEAST = 8
+"""Channels of a part of a walk, where there are too few walks otherwise: a part reads again what its windows reach on either side, but
+that costs less than to wait for memory from stretch to stretch."""
 
 _OF_MEMORY_RATE = {"forward": {2: 0.75, 4: 0.93}, "backward": {2: 0.69, 4: 0.91}}
 """By the bytes of an element [measured on an H200: 64 x 64 x 112 x 112, planes]."""
@@ -207,7 +208,7 @@ class ChannelWalk:
         channels, stretch = problem.x.shape[1], _STRETCH[self.direction]
         places = frame.places * problem.x.dtype.itemsize // nbytes
         wanted = -(-figures.multiprocessors * _RESIDENT // (frame.images * places))
-        parts = max(1, min(wanted, channels // (_LEAST_STRETCHES * stretch)))
+        parts = max(1, min(wanted, channels // _LEAST))
         part = -(-channels // (parts * stretch)) * stretch
         shares = {"places": places, "parts": -(-channels // part), "part": part}
         return _call(problem, frame, figures, self.direction, nbytes, shares)
