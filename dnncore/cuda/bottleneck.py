@@ -9,7 +9,7 @@ from functools import cache, partial
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, kernel_call
-from dnncore.cuda.convolution.batch_parts import calls_of_parts, cut, images
+from dnncore.cuda.convolution.batch_parts import LITTLE_OF_L2, calls_of_parts, cut, images
 from dnncore.cuda.convolution.copy_engine import filters_map, patches_map, why_not_copied, why_not_stored
 from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, ROW_BYTES, SLAB, THREADS
 from dnncore.cuda.layer_by_layer import LAYER_BY_LAYER
@@ -35,9 +35,9 @@ _SHARED_BYTES = (
 """Of `bottleneck::Kernel`: stages, what consumers have, filters of all, biases, barriers."""
 _MOST = 2**31 - 1
 
-# Assumed, not yet measured: the part of the units' rate that a consumer's products have while the other stores; clocks of a tile
-# beside them; clocks until filters and the first patch are there; the part of the memory's rate.
-_OF_PRODUCTS, _TILE_CLOCKS, _FIRST_CLOCKS, _OF_MEMORY_RATE = 0.7, 600, 6000, 0.8
+# Measured on an H200: what is there before the first tile and behind the last (the launch, filters, the first patch), in launches;
+# of the units' rate, what products reach that wait for patches, z and stores; of the memory's rate.
+_LAUNCHES, _OF_PRODUCTS, _OF_MEMORY_RATE = 0.94, 0.553, 0.705
 
 _PARAMS = struct(
     *((name, TENSOR_MAP) for name in ("x", *_FILTERS)),
@@ -76,22 +76,18 @@ class BottleneckWgmma:
 
 
 def _elsewhere(problem: BottleneckProblem, figures: DeviceFigures) -> Offer:
-    """The layers, where operands do not begin at multiples of 16 bytes: of few images at a time, which take little workspace.
-
-    With a z, which has images too, of all of them.
-    """
-    if problem.z is not None:
-        return LAYER_BY_LAYER.offer(problem, figures)
-    x, y = problem.x, problem.y
+    """The layers of few images at a time, where operands do not begin at multiples of 16 bytes: it hardly ever comes to that."""
+    x, y, z = problem.x, problem.y, problem.z
     between = sum(layer.problem.y.nbytes for layer in problem.layers[:-1])
-    cuts = cut(x.shape[0], between, figures.l2_bytes)
-    offers = {
-        size: LAYER_BY_LAYER.offer(replace(problem, x=images(x, size), y=images(y, size)), figures)
-        for size in {end - begin for begin, end in cuts}
-    }
+    cuts = cut(x.shape[0], between, figures.l2_bytes * LITTLE_OF_L2)
+    offers: dict[int, Offer] = {}
+    for size in {end - begin for begin, end in cuts}:
+        part = replace(problem, x=images(x, size), y=images(y, size), z=None if z is None else images(z, size))
+        offers[size] = LAYER_BY_LAYER.offer(part, figures)
+    batched = [i for i, name in enumerate(problem.input_names) if name in ("x", "z")]
     return Offer(
         sum(offers[end - begin].seconds for begin, end in cuts),
-        lambda: calls_of_parts(problem, cuts, {size: offer.prepare() for size, offer in offers.items()}),
+        lambda: calls_of_parts(problem, cuts, {size: offer.prepare() for size, offer in offers.items()}, batched),
         max(offer.workspace_bytes for offer in offers.values()),
     )
 
@@ -109,9 +105,8 @@ def _seconds(problem: BottleneckProblem, figures: DeviceFigures) -> float:
     restored = _OUTPUTS if problem.shortcut is None else 2 * _OUTPUTS
     products = _INNER * (problem.x.shape[1] * _PATCH_ROWS + pixels * (9 * _INNER + restored))
     rate = figures.products_per_second(Maths.FP16) / figures.multiprocessors * _OF_PRODUCTS
-    computing = turns * (products / rate + _TILE_CLOCKS / figures.clock_hz)
     memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
-    return figures.launch_seconds + _FIRST_CLOCKS / figures.clock_hz + max(computing, memory)
+    return _LAUNCHES * figures.launch_seconds + max(turns * products / rate, memory)
 
 
 def _why_not(problem: BottleneckProblem, figures: DeviceFigures) -> str | None:
@@ -227,7 +222,7 @@ def _prepare(problem: BottleneckProblem, figures: DeviceFigures, elsewhere: Offe
         starts_early=True,
     )
     alignments = tuple((place, ALIGNMENT_BYTES) for name, place in places.items() if not name.endswith("_bias"))
-    return (WhereAligned(alignments, calls, elsewhere.prepare()),)
+    return (WhereAligned(alignments, calls, elsewhere.prepare),)
 
 
 ALGORITHMS: tuple[CudaAlgorithm, ...] = (BottleneckWgmma(), LAYER_BY_LAYER)

@@ -17,7 +17,7 @@ from dnncore.nn.estimate import estimate
 from dnncore.nn.model import Model
 from dnncore.nn.passes import for_inference
 from dnncore.nn.schedule import TOLERANCE, Schedule, lower, schedule
-from dnncore.nn.zoo import alexnet, googlenet, mobilenet_v2, vgg16
+from dnncore.nn.zoo import alexnet, googlenet, mobilenet_v2, resnet50, vgg16
 from tests.nn.nets import weightless
 
 _UNLIMITED = 1 << 60
@@ -80,6 +80,11 @@ def test_without_a_limit_memory_is_saved_where_it_costs_next_to_nothing(graph: G
             DType.FLOAT16,
             706_478_080,
         ),  # its first blocks are fastest layer by layer: 462 MB on chip, a quarter slower
+        (
+            resnet50,
+            DType.FLOAT16,
+            978_632_704,
+        ),  # images, x and y of a block in one kernel: 822 MB layer by layer, where y may lie in x's place, and slower
     ],
 )
 def test_blocks_are_no_larger_than_they_were(net: Callable[[], Graph], precision: DType, nbytes: int) -> None:

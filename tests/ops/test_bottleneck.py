@@ -28,6 +28,17 @@ def test_operands_that_start_at_an_odd_element_are_as_good(name: str) -> None:
         check(handle, SMALL[name], "bottleneck_wgmma", guard=GUARD + 1)
 
 
+@pytest.mark.parametrize("name", ["x-added", "z-added-bf16", "shortcut"])
+def test_what_is_computed_elsewhere_goes_part_by_part(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part has its images of x, z and y."""
+    monkeypatch.setattr("dnncore.cuda.bottleneck.LITTLE_OF_L2", 1e-9)
+    case = SMALL[name]
+    with Handle(CUDA_DEVICES[0]) as handle:
+        one, two = (handle.plan(case.problem, algorithm=way) for way in ("bottleneck_wgmma", "composed"))
+        assert one.workspace_bytes < two.workspace_bytes
+        check(handle, case, "bottleneck_wgmma", guard=GUARD + 1)
+
+
 @pytest.mark.parametrize("blocks", [1, 5])
 @pytest.mark.parametrize("name", ["x-added", "z-added-bf16", "blended-bf16", "shortcut", "shortcut-bf16"])
 def test_blocks_go_from_tile_to_tile(name: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,13 +73,3 @@ def test_what_the_kernel_does_not_take_is_left_to_the_layers(name: str, reason: 
     on_chip, layers = ALGORITHMS
     assert reason in str(on_chip.offer(SMALL[name].problem, H200))
     assert isinstance(layers.offer(SMALL[name].problem, H200), Offer)
-
-
-def test_what_is_computed_elsewhere_takes_the_workspace_of_few_images() -> None:
-    problem = SMALL["shortcut"].problem
-    assert isinstance(problem, BottleneckProblem)
-    many = replace(problem, x=images(problem.x, 4096), y=images(problem.y, 4096))
-    found, layers = (algorithm.offer(many, H200) for algorithm in ALGORITHMS)
-    assert isinstance(found, Offer)
-    assert isinstance(layers, Offer)
-    assert found.workspace_bytes <= H200.l2_bytes < layers.workspace_bytes

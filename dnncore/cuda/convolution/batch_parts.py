@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dnncore.cuda.calls import Calls, Place, rewired
 from dnncore.descriptors import TensorDescriptor
@@ -41,18 +41,20 @@ def images(tensor: TensorDescriptor, size: int) -> TensorDescriptor:
     return tensor.with_shape((size, *tensor.shape[1:]))
 
 
-def calls_of_parts(problem: Problem, cuts: Cuts, first: Mapping[int, Calls]) -> Calls:
+def calls_of_parts(problem: Problem, cuts: Cuts, first: Mapping[int, Calls], batched: Collection[int] = (0,)) -> Calls:
     """Those of every part.
 
     Args:
-        problem: The whole; its first input and its output have images, which the other operands have not.
+        problem: The whole; its one output has images.
         cuts: Its parts.
         first: Calls that compute the first images, by how many.
+        batched: Which of its inputs have images, too.
     """
-    x, y, places = problem.inputs[0], problem.outputs[0], [Place(i) for i in range(len(problem.inputs) + 1)]
+    operands = (*problem.inputs, problem.outputs[0])
+    of_images = {*batched, len(problem.inputs)}
+    steps = [one.strides[0] * one.dtype.itemsize if i in of_images else 0 for i, one in enumerate(operands)]
     found: list[Calls] = []
     for begin, end in cuts:
-        places[0] = Place(0, begin * x.strides[0] * x.dtype.itemsize)
-        places[-1] = Place(len(problem.inputs), begin * y.strides[0] * y.dtype.itemsize)
+        places = [Place(i, begin * step) for i, step in enumerate(steps)]
         found.append(rewired(first[end - begin], places))
     return tuple(itertools.chain.from_iterable(found))
