@@ -56,7 +56,7 @@ def import_caffe(
         seed: For fillers.
 
     Returns:
-        Inputs and outputs have the names of blobs; nodes and constants those of layers: "conv1", "conv1.weight".
+        Inputs and outputs have the names of blobs; nodes and constants those of layers ("conv1", "conv1.weight").
 
     Raises:
         ModelImportError: a file is malformed, or has what cannot be imported; the message lists all layers of which that is so.
