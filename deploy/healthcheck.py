@@ -1,10 +1,11 @@
 """Ask a server on this machine whether it is ready: exit status 0 if so, else 1. For HEALTHCHECK and exec probes.
 
-Usage: healthcheck.py [METRICS_PORT]
+Usage: healthcheck.py [METRICS_PORT]; without it DNNSERVE_METRICS_PORT says which, as it does to the server.
 """
 
 from __future__ import annotations
 
+import os
 import ssl
 import sys
 import urllib.error
@@ -17,7 +18,7 @@ _TIMEOUT_S = 2.0  # below HEALTHCHECK's own, so that a server that hangs is repo
 
 def main() -> int:
     """Print what /readyz said and return the exit status."""
-    port = sys.argv[1] if len(sys.argv) > 1 else _DEFAULT_PORT
+    port = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("DNNSERVE_METRICS_PORT") or _DEFAULT_PORT
     # Over loopback there is nobody to mistake the server for, and the certificate is for other names.
     anybody = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), anybody)  # no proxy for our own loopback

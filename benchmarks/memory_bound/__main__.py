@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from benchmarks.measurement import Measurement, Sized
+from benchmarks.memory_bound.bottlenecks import bottlenecks
 from benchmarks.memory_bound.depthwise import depthwise
 from benchmarks.memory_bound.elementwise import elementwise
 from benchmarks.memory_bound.images import images
@@ -48,6 +49,7 @@ FAMILIES: dict[str, Callable[[DType, Sized], Iterator[Measurement]]] = {
         poolings,
         depthwise,
         inverted_residuals,
+        bottlenecks,
         images,
     )
 }

@@ -147,17 +147,21 @@ def normalizations(dtype: DType, sized: Sized) -> Iterator[Measurement]:
         for layout in (Layout.NCHW, Layout.NHWC):
             yield from _batch_norm(dtype, shape, layout, sized)
             yield from _group_norm(dtype, shape, layout, sized)
+            yield from _local_response(dtype, shape, layout, sized)
     for rows in ((65536, 1024), (16384, 4096), (256, 1024)):
         yield from _layer_norm(dtype, rows, sized)
-    x, lrn = TensorDescriptor.packed(sized(LARGE), dtype), LRNDescriptor()
+
+
+def _local_response(dtype: DType, whole: tuple[int, ...], layout: Layout, sized: Sized) -> Iterator[Measurement]:
+    x, size = TensorDescriptor.packed(sized(whole), dtype, layout), f"{layout.name} {whole[2]}"
+    lrn = LRNDescriptor()
+    yield Measurement(f"lrn-forward {size}", LRNForwardProblem(x, x, lrn), (x, x), _lrn)
     yield Measurement(
-        "lrn-forward",
-        LRNForwardProblem(x, x, lrn),
-        (x, x),
-        lambda x: torch.nn.functional.local_response_norm(x, lrn.n, lrn.alpha, lrn.beta, lrn.k),
-    )
-    yield Measurement(
-        "lrn-backward", LRNBackwardProblem(x, x, x, x, lrn), (x, x, x), _lrn_gradient, prepare=_lrn_result
+        f"lrn-backward {size}",
+        LRNBackwardProblem(x, x, x, x, lrn),
+        (x, x, x),
+        _lrn_gradient,
+        prepare=_lrn_result,
     )
 
 

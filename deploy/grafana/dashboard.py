@@ -89,10 +89,12 @@ SECTIONS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Inside",
-            "Requests that wait for a device, and all that wait or run. DnnserveQueueFilling fires when more than 512 wait.",
+            "Requests that wait for a device, and all that wait or run. DnnserveQueueFilling fires when more than half as many "
+            "wait as may.",
             "short",
             (
                 (f"sum by (model, version) (dnnserve_queue_depth{{{_CHOSEN}}})", f"waiting {_PER_MODEL}"),
+                (f"sum by (model, version) (dnnserve_queue_limit{{{_CHOSEN}}})", f"may wait {_PER_MODEL}"),
                 (f"sum(dnnserve_in_flight_requests{{{_JOB}}})", "inside, all models"),
             ),
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dnncore.cuda import (
     activation,
+    bottleneck,
     cross_entropy,
     dropout,
     im2col,
@@ -31,6 +32,7 @@ from dnncore.problems import (
     AdamProblem,
     AddProblem,
     BinaryProblem,
+    BottleneckProblem,
     Col2ImProblem,
     ConvolutionProblem,
     CrossEntropyBackwardProblem,
@@ -70,6 +72,7 @@ _ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     AdamProblem: optimizer.ADAM,
     AddProblem: tensor.ADD,
     BinaryProblem: tensor.BINARY,
+    BottleneckProblem: bottleneck.ALGORITHMS,
     Col2ImProblem: im2col.COL2IM,
     CrossEntropyBackwardProblem: cross_entropy.BACKWARD,
     CrossEntropyForwardProblem: cross_entropy.FORWARD,

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, in_order, kernel_call, rewired
-from dnncore.cuda.convolution.fused import FUSED
+from dnncore.cuda.calls import Calls, in_order, kernel_call
+from dnncore.cuda.layer_by_layer import LAYER_BY_LAYER
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -244,50 +243,5 @@ def _prepare(problem: InvertedResidualProblem, tiling: _Tiling, figures: DeviceF
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LayerByLayer:
-    """Fused convolutions one after the other, through the workspace; it computes everything that is legal. Immutable."""
-
-    name: str = "composed"
-
-    def units(self) -> tuple[Unit, ...]:
-        """None of its own: those of fused convolutions."""
-        return ()
-
-    def offer(self, problem: InvertedResidualProblem, figures: DeviceFigures) -> Offer:
-        """What the layers take."""
-        found = []
-        for layer in problem.layers:
-            best = fastest(FUSED, layer, figures)
-            assert best is not None, "the last algorithm supports everything"
-            found.append(best[1])
-        own_bytes = sum(aligned(layer.y.nbytes) for layer in problem.layers[:-1])
-        return Offer(
-            sum(offer.seconds for offer in found),
-            partial(_layers, problem, tuple(found), own_bytes),
-            own_bytes + max(offer.workspace_bytes for offer in found),
-            deterministic=all(offer.deterministic for offer in found),
-            error_factor=max((offer.error_factor for offer in found if offer.error_factor is not None), default=None),
-        )
-
-
-def _layers(problem: InvertedResidualProblem, offers: tuple[Offer, ...], own_bytes: int) -> Calls:
-    given = {name: Place(i) for i, name in enumerate((*problem.input_names, "y"))}
-    source, offset, calls = given["x"], 0, []
-    filters = ("expand", "depthwise", "project")[-len(offers) :]
-    for name, layer, offer in zip(filters, problem.layers, offers, strict=True):
-        is_last = name == "project"
-        target = given["y"] if is_last else Place(WORKSPACE, offset)
-        places = [source, given[name]]
-        if layer.bias is not None:
-            places.append(given[f"{name}_bias"])
-        if layer.z is not None:
-            places.append(given["x"])
-        factors = {} if is_last else {"alpha": 1.0, "beta": 0.0}
-        calls.append(rewired(offer.prepare(), (*places, target), Place(WORKSPACE, own_bytes), **factors))
-        source, offset = target, offset + aligned(layer.y.nbytes)
-    return tuple(call for some in calls for call in some)
-
-
-ALGORITHMS: tuple[CudaAlgorithm, ...] = (OneKernel(), LayerByLayer())
+ALGORITHMS: tuple[CudaAlgorithm, ...] = (OneKernel(), LAYER_BY_LAYER)
 """Of equal estimates the first is taken; the last supports everything that is legal."""

@@ -9,6 +9,7 @@ when no algorithm fits the handle's workspace preference.
 """
 
 from dnncore.ops.activation import RELU, SIGMOID, TANH, activation_backward, activation_forward
+from dnncore.ops.bottleneck import bottleneck
 from dnncore.ops.convolution import (
     convolution_backward_bias,
     convolution_backward_data,
@@ -59,6 +60,7 @@ __all__ = [
     "batch_norm_forward",
     "batch_norm_inference",
     "binary",
+    "bottleneck",
     "col2im",
     "convolution_backward_bias",
     "convolution_backward_data",

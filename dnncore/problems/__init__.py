@@ -7,6 +7,7 @@ launches take them.
 """
 
 from dnncore.problems.activation import ActivationBackwardProblem, ActivationForwardProblem
+from dnncore.problems.bottleneck import BottleneckProblem
 from dnncore.problems.convolution import ConvolutionProblem, Direction
 from dnncore.problems.cross_entropy import CrossEntropyBackwardProblem, CrossEntropyForwardProblem
 from dnncore.problems.dropout import DropoutProblem
@@ -44,6 +45,7 @@ __all__ = [
     "BatchNormForwardProblem",
     "BatchNormInferenceProblem",
     "BinaryProblem",
+    "BottleneckProblem",
     "Col2ImProblem",
     "ConvolutionProblem",
     "CrossEntropyBackwardProblem",

@@ -9,6 +9,7 @@ from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, Lay
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems.fused_convolution import FusedConvolutionProblem
+from dnncore.problems.layers import Layer, layer
 from dnncore.problems.normalization.operands import OptionalOperands
 
 __all__ = ["InvertedResidualProblem"]
@@ -89,33 +90,33 @@ class InvertedResidualProblem(OptionalOperands):
         return ConvolutionDescriptor.make(padding=1, stride=self.stride, groups=self.depthwise.shape[0])
 
     @property
-    def layers(self) -> tuple[FusedConvolutionProblem, ...]:
+    def layers(self) -> tuple[Layer, ...]:
         """The convolutions one by one: three, or two without `expand`."""
-        pointwise, found = ConvolutionDescriptor.make(), []
+        pointwise, found, filtered_of = ConvolutionDescriptor.make(), [], "x"
         if self.expand is not None:
-            found.append(
-                FusedConvolutionProblem(
-                    *(self.x, self.expand, self.expanded, pointwise),
-                    bias=self.expand_bias,
-                    activation=self.activation,
-                    overwrites=True,
-                )
-            )
-        found.append(
-            FusedConvolutionProblem(
-                *(self.expanded, self.depthwise, self.filtered, self._depthwise_convolution),
-                bias=self.depthwise_bias,
+            expand = FusedConvolutionProblem(
+                *(self.x, self.expand, self.expanded, pointwise),
+                bias=self.expand_bias,
                 activation=self.activation,
                 overwrites=True,
             )
+            filtered_of = "expanded"
+            found.append(layer(expand, "x", "expand", filtered_of))
+        depthwise = FusedConvolutionProblem(
+            *(self.expanded, self.depthwise, self.filtered, self._depthwise_convolution),
+            bias=self.depthwise_bias,
+            activation=self.activation,
+            overwrites=True,
         )
-        residual = self.x if self.residual else None
-        found.append(
-            FusedConvolutionProblem(self.filtered, self.project, self.y, pointwise, bias=self.project_bias, z=residual)
+        z, z_name = (self.x, "x") if self.residual else (None, None)
+        project = FusedConvolutionProblem(self.filtered, self.project, self.y, pointwise, bias=self.project_bias, z=z)
+        return (
+            *found,
+            layer(depthwise, filtered_of, "depthwise", "filtered"),
+            layer(project, "filtered", "project", "y", z_name),
         )
-        return tuple(found)
 
     @property
     def macs(self) -> int:
         """Multiply-adds of the convolutions."""
-        return sum(layer.macs for layer in self.layers)
+        return sum(one.problem.macs for one in self.layers)

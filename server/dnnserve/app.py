@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dnncore.nn import Package
 from dnnserve.catalog import ModelSpec
+from dnnserve.command_line import keys_by_field
 from dnnserve.config import ServerConfig
 from dnnserve.connections import log_connections, of_front_end, of_server
 from dnnserve.engine.host import HostFactory
@@ -261,11 +262,18 @@ class Server:
             self._control.ask(question, answer)
 
     def reconfigure(self, config: ServerConfig) -> None:
-        """Apply a configuration that was read anew, as far as a running server can; the rest is named in a warning."""
+        """Apply a configuration that was read anew, as far as a running server can; the rest is named in a warning.
+
+        Raises:
+            ConfigError: a section is for a model that is not served, and none will come; nothing has changed.
+        """
+        if self._config.repository_mode == "none":
+            config.check_sections(spec.key.name for spec in self._specs)
         changed = {
             each.name for each in fields(ServerConfig) if getattr(config, each.name) != getattr(self._config, each.name)
         }
-        if left := sorted(changed - RELOADED):
+        keys = keys_by_field()
+        if left := sorted(keys[name] for name in changed - RELOADED):
             _log.warning("these settings hold from the next start on: %s", ", ".join(left))
         self._config = config = replace(self._config, **{name: getattr(config, name) for name in RELOADED})
         set_log_level(config.log_level)
@@ -273,7 +281,8 @@ class Server:
         self._set_engines_log_level(config.log_level)
         self.scheduler.set_margin(int(config.deadline_margin_ms * 1e6))
         self._control.reconfigure(config)
-        _log.info("configuration read again; changed: %s", ", ".join(sorted(changed & RELOADED)) or "nothing")
+        told = sorted(keys[name] for name in changed & RELOADED)
+        _log.info("configuration read again; changed: %s", ", ".join(told) or "nothing")
 
     def request_stop(self, *, lame_duck: bool = True) -> None:
         """Ask the server to end; asked a second time, it stops at once. Returns immediately.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -101,13 +101,6 @@ def _saved_costs(config: ServerConfig, labels: Mapping[str, str], *, in_processe
     return SavedCosts(folder / FILE_NAME, hardware, terms)
 
 
-def _check_names(config: ServerConfig, packages: Iterable[ModelKey]) -> None:
-    served = sorted({key.name for key in packages})
-    for name in config.models:
-        if name not in served:
-            raise StartError(f"models.{name} configures a model that is not served; served are {', '.join(served)}")
-
-
 def _packages(config: ServerConfig) -> Mapping[ModelKey, tuple[Path, Package]]:
     """What the server begins with."""
     if config.model_repository is None:
@@ -119,7 +112,7 @@ def _packages(config: ServerConfig) -> Mapping[ModelKey, tuple[Path, Package]]:
         places = _places(config, config.model_repository)
         packages = load_packages(places, skip_bad=config.skip_bad_models)
     if config.repository_mode == "none":
-        _check_names(config, packages)
+        config.check_sections(key.name for key in packages)
     return {key: (places[key], package) for key, package in packages.items()}
 
 

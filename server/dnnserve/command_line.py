@@ -6,14 +6,14 @@ The environment and a file say the same: `settings` puts them together.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dnncore.errors import ConfigError
 from dnncore.importers.model_file import add_arguments, add_package_arguments
 from dnnserve.config import ENGINES, FRONT_ENDS, LOG_LEVELS, PRECISIONS, REPOSITORY_MODES, ServerConfig
 
-__all__ = ["parse_arguments", "read_again"]
+__all__ = ["keys_by_field", "parse_arguments", "read_again"]
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> ServerConfig:
@@ -41,6 +41,13 @@ def read_again(arguments: Sequence[str] | None = None) -> ServerConfig:
     return _read(_parser(), arguments)
 
 
+def keys_by_field() -> Mapping[str, str]:
+    """What each field of `ServerConfig` is called in a file."""
+    from dnnserve.settings import declared_settings  # here, as below
+
+    return {setting.field: setting.key for setting in declared_settings(_parser(), ServerConfig)}
+
+
 def _read(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> ServerConfig:
     # An attribute that is there already keeps argparse from setting a default: what is left None was not given.
     given = parser.parse_args(arguments, argparse.Namespace(**{action.dest: None for action in parser._actions}))
@@ -52,7 +59,11 @@ def _read(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> S
     settings = read_settings(parser, ServerConfig, flags, flags.get("config"), (("model", "model_repository"),))
     if "print_config" in flags:
         print(settings.to_toml(), end="")
-    config = ServerConfig(**settings.arguments())
+    try:
+        config = ServerConfig(**settings.arguments())
+    except ConfigError as error:
+        origins = settings.origins_in(str(error))
+        raise ConfigError(f"{error} ({origins})" if origins else str(error)) from error
     if "print_config" in flags:
         parser.exit()
     return config

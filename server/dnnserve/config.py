@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 from dnncore.dtypes import DType
@@ -283,6 +284,14 @@ class ServerConfig:
         ):
             _check_range(flag, value, low, high)
 
+        self._check_ports()
+
+    def _check_ports(self) -> None:
+        ports = {"--grpc-port": self.grpc_port, "--http-port": self.http_port, "--metrics-port": self.metrics_port}
+        for (one, port), (other, another) in combinations(ports.items(), 2):
+            if port and port == another:
+                raise ConfigError(f"{one} and {other} are both {port}; give each a port of its own")
+
     def of_model(self, name: str) -> ModelConfig:
         """What holds for a model: what is set for it, and else what is set for all."""
         section = self.models.get(name, ModelSection())
@@ -293,6 +302,13 @@ class ServerConfig:
             section.devices or self.devices,
             section.priority or 0,
         )
+
+    def check_sections(self, served: Iterable[str]) -> None:
+        """Raise ConfigError where a section is for a model that is not among these names."""
+        names = sorted(set(served))
+        for name in self.models:
+            if name not in names:
+                raise ConfigError(f"models.{name} configures a model that is not served; served are {', '.join(names)}")
 
     @property
     def num_front_ends(self) -> int:

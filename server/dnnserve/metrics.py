@@ -256,6 +256,13 @@ class StateCollector:
         for version, requests in _summed(self._scheduler.queue_depths()).items():
             depth.add_metric(_labels(version), requests)
         yield depth
+        limit = GaugeMetricFamily(
+            "dnnserve_queue_limit", "Requests that may be in the queue (--max-queue)", labels=_MODEL
+        )
+        bounds = sorted(self._scheduler.queue_bounds().items())
+        for version, requests in {_version(model): bound for model, bound in bounds}.items():  # of its latest load
+            limit.add_metric(_labels(version), requests)
+        yield limit
         states = GaugeMetricFamily(
             "dnnserve_model_state",
             "1: the version is in this state, as RepositoryIndex says",
@@ -330,11 +337,15 @@ def _labels(model: ModelKey) -> tuple[str, str]:
     return model.name, str(model.version)
 
 
+def _version(model: ModelKey) -> ModelKey:
+    return ModelKey(model.name, model.version)
+
+
 def _summed(counts: Mapping[ModelKey, int]) -> Mapping[ModelKey, int]:
     """By version, whatever its loads."""
     sums: dict[ModelKey, int] = {}
     for model, count in counts.items():
-        version = ModelKey(model.name, model.version)
+        version = _version(model)
         sums[version] = sums.get(version, 0) + count
     return sums
 

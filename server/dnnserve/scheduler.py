@@ -164,6 +164,11 @@ class Scheduler:
         with self._lock:
             return self._dispatcher.depths
 
+    def queue_bounds(self) -> Mapping[ModelKey, int]:
+        """Requests that may wait, by model."""
+        with self._lock:
+            return self._dispatcher.bounds
+
     def costs(self) -> Mapping[ModelKey, Mapping[str, Curve]]:
         """What batches are expected to take, by model and device."""
         with self._lock:

@@ -107,6 +107,15 @@ class Settings:
         """Values by the dataclass's fields."""
         return {s.field: self.values[s.key] for s in self.declared if s.key in self.values}
 
+    def origins_in(self, text: str) -> str:
+        """Where flags that a text names were set, of those that were not given as flags; empty where there are none."""
+        options = {setting.option: setting.key for setting in self.declared if setting.flag}
+        named = list(dict.fromkeys(option for option in re.findall(r"--[a-z][a-z-]*", text) if option in options))
+        origins = {option: self.origins.get(options[option], option) for option in named}
+        elsewhere = [(option, origin) for option, origin in origins.items() if origin != option]
+        who = "it" if len(named) == 1 else ""
+        return ", ".join(f"{who or option} is set by {origin}" for option, origin in elsewhere)
+
     def to_toml(self) -> str:
         """All settings as a file that sets them, with the origin of those that are not defaults."""
         keys = {setting.field: setting.key for setting in self.declared}
@@ -283,7 +292,8 @@ def _environment(declared: Sequence[Setting]) -> dict[str, Any]:
     try:
         return _validated(declared, EnvSettingsSource(schema)(), names, mistakes)
     except SettingsError as error:
-        mistakes.append(f"{error}: a table is written as JSON in the environment")
+        tables = [name for key, name in names.items() if f'"{key}"' in str(error)]  # its text is all that says which
+        mistakes.append(f"{', '.join(tables)} is no JSON, which a table is in the environment: {error.__cause__}")
         raise ConfigError("; ".join(mistakes)) from error
 
 

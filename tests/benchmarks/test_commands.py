@@ -58,7 +58,7 @@ def test_every_family_of_memory_bound_operations_runs_dry(
 ) -> None:
     arguments = ["--dry-run", "--device", "cpu", "--out", str(tmp_path), "--families", family, "--dtype"]
     dtype = "float32" if family == "optimizers" else "float16"
-    only = "batch 1" if family == "inverted_residuals" else ""  # others are larger, and the same
+    only = "batch 1" if family in ("inverted_residuals", "bottlenecks") else ""  # others are larger, and the same
     assert of_memory.main([*arguments, dtype, "--only", only]) == 0
     assert "FAILED" not in capsys.readouterr().out
     assert rows(tmp_path / f"dry-run-memory_bound-{dtype}.json")

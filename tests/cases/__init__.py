@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.cases import (
     activation,
+    bottleneck,
     convolution,
     cross_entropy,
     depthwise,
@@ -41,6 +42,7 @@ CASES: tuple[Case, ...] = (
     *space_to_depth.CASES,
     *im2col.CASES,
     *image.CASES,
+    *bottleneck.CASES,
     *inverted_residual.CASES,
     *pooled_convolution.CASES,
     *pooling.CASES,

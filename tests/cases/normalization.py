@@ -46,6 +46,15 @@ WINDOWS = (
     ("fp16-nhwc", ACROSS, 5, 1.0, 0.75, 1.0, (2, 9, 3, 3), F16, "NHWC", 1.0, 0.0),
     ("bf16", ACROSS, 5, 1.0, 0.75, 1.0, (2, 9, 3, 3), BF16, "NCHW", 1.0, 0.0),
     ("bf16-nhwc-blend", ACROSS, 5, 1.0, 0.75, 1.0, (2, 9, 3, 3), BF16, "NHWC", -1.0, 1.0),
+    ("planes-in-parts", ACROSS, 5, 2.0, 0.75, 1.0, (2, 71, 3, 5), F32, "NCHW", 1.0, 0.0),
+    ("planes-in-parts-exponent", ACROSS, 5, 2.0, 0.6, 1.0, (1, 66, 3, 3), F32, "NCHW", 2.0, 0.5),
+    ("planes-in-parts-fp16", ACROSS, 5, 1.0, 0.75, 1.0, (2, 71, 3, 4), F16, "NCHW", 1.0, 0.0),
+    ("planes-in-parts-bf16-blend", ACROSS, 5, 1.0, 0.75, 1.0, (2, 67, 2, 4), BF16, "NCHW", -1.0, 0.5),
+    ("one-image-chw", ACROSS, 5, 1.0, 0.75, 1.0, (1, 37, 6, 6), F16, "NCHW", 1.0, 0.0),
+    ("vectors", ACROSS, 5, 2.0, 0.75, 1.0, (2, 20, 3, 2), F32, "NHWC", 1.0, 0.0),
+    ("vectors-exponent-blend", ACROSS, 5, 2.0, 0.4, 1.0, (2, 12, 3, 2), F32, "NHWC", -1.0, 0.5),
+    ("vectors-fp16", ACROSS, 5, 1.0, 0.75, 1.0, (2, 40, 3, 3), F16, "NHWC", 1.0, 0.0),
+    ("vectors-bf16-blend", ACROSS, 5, 1.0, 0.75, 1.0, (2, 24, 3, 3), BF16, "NHWC", -1.0, 1.0),
     ("empty", ACROSS, 5, 1.0, 0.75, 1.0, (0, 9, 3, 3), F32, "NCHW", 1.0, 0.0),
     ("within", WITHIN, 3, 1.0, 0.75, 1.0, (2, 3, 7, 6), F32, "NCHW", 1.0, 0.0),
     ("within-even-nhwc-blend", WITHIN, 4, 2.0, 0.75, 1.0, (2, 5, 6, 5), F32, "NHWC", 0.5, 2.0),
@@ -262,10 +271,13 @@ def _lrn() -> list[Case]:
     )
     stretched, packed = TensorDescriptor(F32, (2, 6, 5), (0, 5, 1)), TensorDescriptor.packed((2, 6, 5))
     repeated = LRNForwardProblem(stretched, packed, LRNDescriptor(alpha=1.0))
+    vectors, planes = (describe((2, 16, 3, 3), F16, layout) for layout in ("NHWC", "NCHW"))
     return [
         *cases,
         Case("lrn-forward-nchw-to-nhwc", transposed),
         Case("lrn-forward-zero-stride", repeated),
+        Case("lrn-forward-slice-of-channels", LRNForwardProblem(slice_of_channels(vectors), vectors, LRNDescriptor())),
+        Case("lrn-forward-slice-of-planes", LRNForwardProblem(slice_of_channels(planes), planes, LRNDescriptor())),
     ]
 
 

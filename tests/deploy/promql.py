@@ -9,11 +9,13 @@ __all__ = ["PROMETHEUS_LABELS", "labels_in", "metrics_in"]
 PROMETHEUS_LABELS = frozenset({"job", "instance", "le"})
 """Labels that Prometheus adds or that belong to the format."""
 
-_NOT_METRICS = re.compile(r"\{[^}]*\}|\[[^]]*\]|\b(?:by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)")
+_NOT_METRICS = re.compile(
+    r"\{[^}]*\}|\[[^]]*\]|\boffset\s+\w+|\b(?:by|on|without|ignoring|group_left|group_right)\s*\([^)]*\)"
+)
 _IDENTIFIER = re.compile(r"[a-zA-Z_:][\w:]*(?!\w*\s*\()")
 _LABELS = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
 _GROUPING = re.compile(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)")
-_OPERATORS = frozenset({"and", "or", "unless", "bool", "offset"})
+_OPERATORS = frozenset({"and", "or", "unless", "bool"})
 
 
 def metrics_in(expression: str) -> set[str]:

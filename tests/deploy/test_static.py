@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -93,7 +94,8 @@ def test_promtool_accepts_the_configuration_and_the_rules(arguments: tuple[str, 
 
 def test_the_queue_alert_fires_before_requests_are_refused() -> None:
     (expression,) = (rule["expr"] for rule in rules() if rule.get("alert") == "DnnserveQueueFilling")
-    assert float(expression.rpartition(">")[2]) < ServerConfig(model=Path("m")).max_queue_requests
+    share, _, limit = expression.partition(" > ")[2].partition(" * ")
+    assert (float(share) < 1, limit) == (True, "dnnserve_queue_limit")
 
 
 def compose_command() -> ServerConfig:
@@ -141,6 +143,23 @@ def test_prometheus_scrapes_the_port_that_the_server_listens_on() -> None:
 def test_the_health_check_asks_the_default_metrics_port() -> None:
     port = ServerConfig(model=Path("m")).metrics_port
     assert f'_DEFAULT_PORT = "{port}"' in (DEPLOY / "healthcheck.py").read_text()
+
+
+@pytest.mark.parametrize(("arguments", "variable", "asked"), [((), "9", "9"), (("7",), "9", "7"), ((), "", "8002")])
+def test_the_health_check_asks_the_port_that_the_environment_has_for_the_server(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], variable: str, asked: str
+) -> None:
+    check, urls = runpy.run_path(str(DEPLOY / "healthcheck.py")), list[str]()
+
+    def refuse(_opener: object, url: str, **_: object) -> None:
+        urls.append(url)
+        raise OSError("that will do")
+
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", refuse)
+    monkeypatch.setattr("sys.argv", ["healthcheck.py", *arguments])
+    monkeypatch.setenv("DNNSERVE_METRICS_PORT", variable)
+    assert check["main"]() == 1
+    assert urls == [f"http://127.0.0.1:{asked}/readyz"]
 
 
 @pytest.mark.parametrize("path", CONTAINERFILES, ids=lambda path: path.parent.name)

@@ -37,7 +37,7 @@ CHANGED = {
     "lenet": _EVERYWHERE | {"fuse_pooling"},
     "mobilenet_v2": _EVERYWHERE | {"drop_identities", "fold_batch_norms", "fuse_inverted_residuals"},
     "resnet18": _EVERYWHERE | {"fold_batch_norms"},
-    "resnet50": _EVERYWHERE | {"fold_batch_norms"},
+    "resnet50": _EVERYWHERE | {"fold_batch_norms", "fuse_bottlenecks"},
     "vgg16": _EVERYWHERE | {"drop_identities", "fuse_pooling"},
 }
 """The passes that find something to do in a net; the others leave it as it is."""

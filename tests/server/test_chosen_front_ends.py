@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from dnnserve import __main__ as program
-from dnnserve import front_ends
+from dnnserve import front_ends, program
 from dnnserve.command_line import parse_arguments
 from dnnserve.front_ends import count_cores, count_gpus, decided, suggested
+from dnnserve.signals import Signals
 
 from tests.server.fakes import wait_until
 from tests.server.packages import make_package
@@ -99,7 +99,7 @@ def test_the_command_begins_as_many_as_are_suggested_and_says_so(
     monkeypatch.setattr(program, "_begin_front_ends", begin)
     monkeypatch.setattr(program, "configure_logging", lambda *_: None)
     monkeypatch.setattr(program, "keep_freed_memory", lambda: None)
-    assert program.main(["--model", "m", "--devices", "cuda:0"]) == 2
+    assert program.run(["--model", "m", "--devices", "cuda:0"], Signals()) == 2
     assert begun == [3]
     assert "3 processes take calls; --front-ends 0 leaves it to this one" in caplog.messages
 

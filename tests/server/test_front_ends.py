@@ -195,13 +195,13 @@ def test_a_call_is_a_line_of_the_access_log_which_a_client_cannot_forge(
     first, second = (record.getMessage() for record in records())
     trace = tmp_path / "traffic.jsonl"
     trace.write_text("".join(JsonFormatter().format(record) + "\n" for record in records()))
-    assert [json.loads(line)["id"] for line in trace.read_text().splitlines()] == ["a\nb" + "x" * 125, ""]
+    assert [json.loads(line)["id"] for line in trace.read_text().splitlines()] == ["a\nb" + "x" * 125, "value 1.0"]
     (arrival,) = read_trace(trace)
     assert arrival.slack_ns is not None
     assert 0 < arrival.slack_ns < (PATIENCE_S + 1) * 1e9  # which gRPC rounds up to some digits
     assert (arrival.at_ns, arrival.model.name, arrival.rows, arrival.priority) == (0, "toy", 2, 3)
     assert re.fullmatch(r"ipv\d:\S+ ModelInfer toy/1 id='a\\nbx{77}\.\.\.' OK \d+\.\d{3} ms", first)
-    assert re.search(r" ModelInfer - id='' NOT_FOUND \d+\.\d{3} ms: model 'nope' is not loaded", second)
+    assert re.search(r" ModelInfer - id='value 1\.0' NOT_FOUND \d+\.\d{3} ms: model 'nope' is not loaded", second)
 
 
 def png(width: int, height: int) -> bytes:

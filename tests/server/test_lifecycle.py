@@ -109,6 +109,12 @@ def test_a_port_in_use_is_named_with_its_flag_and_leaves_nothing_open(lab: Lab, 
             Server(make_config(**{port: number}), ("cpu",), (make_spec(),), lab.open_host)
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])  # RFC 5737 and 6761: nobody's
+def test_an_address_that_is_not_this_machines_is_named_with_its_flag(lab: Lab, host: str) -> None:
+    with pytest.raises(StartError, match=rf"port {host}:0 cannot be had: .*; choose another with --host$"):
+        Server(make_config(host=host), ("cpu",), (make_spec(),), lab.open_host)
+
+
 def test_a_metrics_port_that_is_lost_before_the_start_frees_the_others(lab: Lab) -> None:
     other = WebServer("127.0.0.1", 0, lambda: b"page", lambda: True)
     server = Server(make_config(metrics_port=other.port), ("cpu",), (make_spec(),), lab.open_host)

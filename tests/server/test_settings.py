@@ -14,10 +14,10 @@ from dnnserve.assembly import make_server
 from dnnserve.command_line import parse_arguments
 from dnnserve.config import ModelConfig, ModelSection, ServerConfig
 from dnnserve.envelope import ModelKey
-from dnnserve.errors import StartError
 from dnnserve.lifecycle import reading
 
 from dnncore.dtypes import DType
+from dnncore.errors import ConfigError
 from dnncore.nn import Model
 from dnncore.nn.calibration import Calibration
 from dnncore.nn.passes import for_inference
@@ -87,7 +87,7 @@ REFUSED = {
     "max_bach = 1": "c.toml: max_bach is unknown; did you mean max_batch?",
     "xyzzy = 1": "c.toml: xyzzy is unknown; --help lists all that there are",
     'max_batch = "eight"': "c.toml: max_batch cannot be 'eight': Input should be a valid integer",
-    "max_batch = 0": "--max-batch 0 is out of range; use 1 to 4096",
+    "max_batch = 0": "--max-batch 0 is out of range; use 1 to 4096 (it is set by c.toml)",
     'precision = "fp8"': "c.toml: precision cannot be 'fp8': Input should be 'fp32', 'fp16', 'bf16' or 'int8'",
     'shape = "x"': "c.toml: shape cannot be 'x': 'x' is no NAME=N,3,224,224",
     "max_batch =": "configuration file c.toml is not TOML: Invalid value (at end of document)",
@@ -120,7 +120,10 @@ def test_a_file_with_something_wrong_is_refused_by_the_key(
             "environment variable DNNSERVE_MAX_BACH is unknown; did you mean DNNSERVE_MAX_BATCH?",
         ),
         ("DNNSERVE_MAX_BATCH", "no", "DNNSERVE_MAX_BATCH: max_batch cannot be 'no': Input should be a valid integer"),
-        ("DNNSERVE_MODELS", "{", "a table is written as JSON in the environment"),
+        ("DNNSERVE_MAX_BATCH", "0", "--max-batch 0 is out of range; use 1 to 4096 (it is set by DNNSERVE_MAX_BATCH)"),
+        ("DNNSERVE_TLS_KEY", "k", "come together; one of them is missing (--tls-key is set by DNNSERVE_TLS_KEY)"),
+        ("DNNSERVE_METRICS_PORT", "8001", "are both 8001; give each a port of its own (--metrics-port is set by DNNS"),
+        ("DNNSERVE_MODELS", "{", "DNNSERVE_MODELS is no JSON, which a table is in the environment: Expecting property"),
         ("DNNSERVE_CONFIG", "none.toml", "configuration file 'none.toml' does not exist; give another with --config"),
     ],
 )
@@ -218,7 +221,7 @@ def test_models_are_loaded_as_their_sections_say(folder: Path, monkeypatch: pyte
     assert specs == {"digits": (3, 20_000_000, 0), "faces": (32, 0, 1)}
     assert computed_in == [DType.FLOAT16, DType.FLOAT32]
     with pytest.raises(
-        StartError, match=r"models\.digts configures a model that is not served; served are digits, faces"
+        ConfigError, match=r"models\.digts configures a model that is not served; served are digits, faces"
     ):
         make_server(ServerConfig(model_repository=folder / "models", devices="cpu", models={"digts": ModelSection()}))
 

@@ -221,6 +221,14 @@ def test_an_inverted_residual_of_no_images_writes_nothing() -> None:
         assert y.numpy().shape == (0, 5, 6, 6)
 
 
+def test_a_bottleneck_of_no_images_writes_nothing() -> None:
+    with Handle("cpu") as handle:
+        shapes = (0, 4, 6, 6), (2, 4, 1, 1), (2, 2, 3, 3), (5, 2, 1, 1), (0, 5, 6, 6)
+        x, reduce, middle, restore, y = (handle.tensor(shape, "float16") for shape in shapes)
+        ops.bottleneck(handle, 1.0, x, reduce, middle, restore, 0.0, y)
+        assert y.numpy().shape == (0, 5, 6, 6)
+
+
 def test_arrays_are_copied_one_behind_the_other_and_no_pages_are_locked_for_that() -> None:
     parts = [np.full((rows, 3), rows, np.float32) for rows in (2, 0, 1, 4)]
     memory = DEVICE.allocate(90)

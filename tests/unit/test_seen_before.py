@@ -58,6 +58,7 @@ def _calls(handle: Handle) -> dict[str, Callable[[], None]]:
         ),
         "batch_norm_inference": lambda: ops.batch_norm_inference(h, "spatial", 1, x, 0, y, scale, bias, mean, inv_std),
         "binary": lambda: ops.binary(h, "mul", 1, x, 1, bias, 0, y),
+        "bottleneck": lambda: ops.bottleneck(h, 1, half, project, filters, project, 0, narrow),
         "col2im": lambda: ops.col2im(h, 1, columns, CONV, (3, 3), 0, x),
         "convolution_backward_bias": lambda: ops.convolution_backward_bias(h, 1, dy, 0, dbias),
         "convolution_backward_data": lambda: ops.convolution_backward_data(h, 1, w, dy, CONV, 0, dx),

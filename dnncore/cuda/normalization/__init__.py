@@ -4,8 +4,8 @@ from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.normalization.block_per_group import BlockPerGroup
 from dnncore.cuda.normalization.given_planes import GivenPlanes
 from dnncore.cuda.normalization.group_gradients import GroupGradients
-from dnncore.cuda.normalization.lrn import BACKWARD as _LRN_BACKWARD
-from dnncore.cuda.normalization.lrn import FORWARD as _LRN_FORWARD
+from dnncore.cuda.normalization.lrn import AcrossChannels, ThroughShares, Windows
+from dnncore.cuda.normalization.lrn_stretches import ChannelVectors, ChannelWalk
 from dnncore.cuda.normalization.resident import Resident
 from dnncore.cuda.normalization.row_gradients import RowGradients
 from dnncore.cuda.normalization.statistics import BACKWARD, FORWARD, INFERENCE
@@ -24,6 +24,11 @@ from dnncore.problems import (
 
 __all__ = ["ALGORITHMS"]
 
+
+def _across_channels(direction: str) -> tuple[CudaAlgorithm, ...]:
+    return (ChannelWalk(direction), ChannelVectors(direction), AcrossChannels(direction))
+
+
 ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     BatchNormBackwardProblem: (Resident("backward"), *BACKWARD),
     BatchNormForwardProblem: (Resident("forward"), *FORWARD),
@@ -32,6 +37,6 @@ ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     GroupNormForwardProblem: (BlockPerGroup(), *FORWARD),
     LayerNormBackwardProblem: (RowGradients(), *BACKWARD),
     LayerNormForwardProblem: (BlockPerGroup(), *FORWARD),
-    LRNBackwardProblem: _LRN_BACKWARD,
-    LRNForwardProblem: _LRN_FORWARD,
+    LRNBackwardProblem: (*_across_channels("backward"), ThroughShares(), Windows("backward")),
+    LRNForwardProblem: (*_across_channels("forward"), Windows("forward")),
 }

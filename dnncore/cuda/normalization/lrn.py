@@ -27,9 +27,9 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import LRNBackwardProblem, LRNForwardProblem
 
-__all__ = ["BACKWARD", "FORWARD", "AcrossChannels", "ThroughShares", "Windows"]
+__all__ = ["AcrossChannels", "LRNProblem", "ThroughShares", "Windows", "places_of", "settings_of", "tensors_of"]
 
-_LRN = LRNForwardProblem | LRNBackwardProblem
+LRNProblem = LRNForwardProblem | LRNBackwardProblem
 
 _THREADS = 128
 _STRIP = 8
@@ -75,18 +75,18 @@ _PARAMS = struct(
 )
 
 
-def _tensors(problem: _LRN) -> tuple[TensorDescriptor, TensorDescriptor, TensorDescriptor]:
+def tensors_of(problem: LRNProblem) -> tuple[TensorDescriptor, TensorDescriptor, TensorDescriptor]:
     """x, dy and what is written; forward has no dy, and x stands in its place."""
     if isinstance(problem, LRNForwardProblem):
         return problem.x, problem.x, problem.y
     return problem.x, problem.dy, problem.dx
 
 
-def _settings(problem: _LRN) -> dict[str, object]:
-    """Fields that are the same in every kernel."""
+def settings_of(problem: LRNProblem, *names: str) -> dict[str, object]:
+    """Fields that are the same in every kernel: all, or those of these names."""
     lrn = problem.lrn
     dimensions = 1 if lrn.mode is LRNMode.ACROSS_CHANNELS else problem.x.ndim - 2
-    return {
+    settings = {
         "share": lrn.alpha / lrn.n**dimensions,
         "exponent": lrn.beta,
         "k": lrn.k,
@@ -94,6 +94,7 @@ def _settings(problem: _LRN) -> dict[str, object]:
         "after": lrn.after,
         "channels": problem.x.shape[1],
     }
+    return {name: settings[name] for name in names or settings}
 
 
 def _dimensions(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> dict[str, object]:
@@ -129,7 +130,7 @@ class AcrossChannels:
     direction: str
     name: str = "across_channels"
 
-    def offer(self, problem: _LRN, figures: DeviceFigures) -> Offer | str:
+    def offer(self, problem: LRNProblem, figures: DeviceFigures) -> Offer | str:
         """What it would take; or the reason why it cannot, or had better not."""
         if problem.lrn.mode is not LRNMode.ACROSS_CHANNELS:
             return f"mode {problem.lrn.mode.value} sums within a channel"
@@ -148,8 +149,8 @@ class AcrossChannels:
             if name.startswith(f"lrn_across_{self.direction}")
         )
 
-    def _prepare(self, problem: _LRN, figures: DeviceFigures) -> Calls:
-        tensors = _tensors(problem)
+    def _prepare(self, problem: LRNProblem, figures: DeviceFigures) -> Calls:
+        tensors = tensors_of(problem)
         others = [axis for axis in range(problem.x.ndim) if axis != 1]
         x = tensors[0]
         extents, *strides = collapse(
@@ -163,7 +164,7 @@ class AcrossChannels:
         strided = [(*s[:axis], step * strip, *s[axis:]) for s, step in zip(strides[:-1], steps, strict=True)]
         params = record(
             _PARAMS,
-            **_settings(problem),
+            **settings_of(problem),
             **_dimensions((*extents[:axis], strips, *extents[axis:]), (*strided, (0,) * (len(extents) + 1))),
             size=math.prod(extents) * strips,
             steps=(*steps, 0),
@@ -171,7 +172,7 @@ class AcrossChannels:
         )
         unit = _units(x.dtype)[f"lrn_across_{self.direction}_{strip}"]
         blocks = blocks_for(figures, math.prod(extents) * strips, _THREADS)
-        return kernel_call(unit, blocks, _THREADS, params, _places(problem))
+        return kernel_call(unit, blocks, _THREADS, params, places_of(problem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ class Windows:
     direction: str
     name: str = "windows"
 
-    def offer(self, problem: _LRN, figures: DeviceFigures) -> Offer:
+    def offer(self, problem: LRNProblem, figures: DeviceFigures) -> Offer:
         """What it would take; it solves everything."""
         window = _window(problem)
         work = _PLACE + _TERM * window
@@ -215,13 +216,13 @@ class ThroughShares:
         return tuple(_units(dtype)["lrn_windows"] for dtype in FLOATING)
 
 
-def _window(problem: _LRN) -> int:
+def _window(problem: LRNProblem) -> int:
     """Most elements that a window has."""
     extents = problem.x.shape[1:2] if problem.lrn.mode is LRNMode.ACROSS_CHANNELS else problem.x.shape[2:]
     return math.prod(min(problem.lrn.n, extent) for extent in extents)
 
 
-def _seconds(problem: _LRN, figures: DeviceFigures, work: int) -> float:
+def _seconds(problem: LRNProblem, figures: DeviceFigures, work: int) -> float:
     """Estimated time of a launch whose threads each have so many multiply-adds' worth of work for an element."""
     x = problem.x
     if not x.size:
@@ -230,9 +231,9 @@ def _seconds(problem: _LRN, figures: DeviceFigures, work: int) -> float:
     return figures.launch_seconds + work * max(x.size / rate, _CYCLES_ALONE / figures.clock_hz)
 
 
-def _windows(problem: _LRN, figures: DeviceFigures, stages: Sequence[str]) -> Calls:
+def _windows(problem: LRNProblem, figures: DeviceFigures, stages: Sequence[str]) -> Calls:
     """Calls of the windows' kernel, one for each stage."""
-    x, dy, output = _tensors(problem)
+    x, dy, output = tensors_of(problem)
     # Slowest first, so that neighbouring threads work on neighbouring elements; dimensions of one element say nothing.
     axes = sorted((axis for axis in range(x.ndim) if x.shape[axis] != 1), key=lambda axis: -x.strides[axis]) or [0]
     across = problem.lrn.mode is LRNMode.ACROSS_CHANNELS
@@ -245,23 +246,19 @@ def _windows(problem: _LRN, figures: DeviceFigures, stages: Sequence[str]) -> Ca
     for stage in stages:
         params = record(
             _PARAMS,
-            **_settings(problem),
+            **settings_of(problem),
             **_dimensions(extents, strides),
             size=x.size,
             axis=extended[-1] if extended else len(axes) - 1,
             windows=sum(1 << place for place in extended),
             stage=_STAGES[stage],
         )
-        places = _places(problem) if len(stages) == 1 else {**_places(problem), "shares": Place(WORKSPACE)}
+        places = places_of(problem) if len(stages) == 1 else {**places_of(problem), "shares": Place(WORKSPACE)}
         calls += kernel_call(unit, blocks, _THREADS, params, places)
     return calls
 
 
-def _places(problem: _LRN) -> dict[FieldPath, Place]:
+def places_of(problem: LRNProblem) -> dict[FieldPath, Place]:
     """Where a kernel finds the operands; of those of the backward operation it does not read y."""
     names = ("x", "output") if isinstance(problem, LRNForwardProblem) else (None, "dy", "x", "output")
     return in_order(*names)
-
-
-FORWARD = (AcrossChannels("forward"), Windows("forward"))
-BACKWARD = (AcrossChannels("backward"), ThroughShares(), Windows("backward"))

@@ -9,6 +9,7 @@ from dnncore.nn.operator import Operator
 from dnncore.nn.operators.activation import Activation, ActivationBackward
 from dnncore.nn.operators.arg_max import ArgMax
 from dnncore.nn.operators.batch_norm import BatchNorm, BatchNormBackward, BatchNormTraining
+from dnncore.nn.operators.bottleneck import Bottleneck
 from dnncore.nn.operators.broadcast import Expand
 from dnncore.nn.operators.convolution import (
     Convolution,
@@ -74,6 +75,7 @@ __all__ = [
     "BatchNorm",
     "BatchNormTraining",
     "Binary",
+    "Bottleneck",
     "Cast",
     "Concat",
     "Convolution",
@@ -131,6 +133,7 @@ _CLASSES: tuple[type[Operator], ...] = (
     BatchNormBackward,
     BatchNormTraining,
     Binary,
+    Bottleneck,
     Cast,
     ChannelSum,
     Concat,

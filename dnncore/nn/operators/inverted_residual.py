@@ -20,7 +20,9 @@ __all__ = ["InvertedResidual"]
 
 @dataclass(frozen=True)
 class InvertedResidual(Activated, Operator):
-    """conv(f(conv(f(conv(x, expand)), depthwise)), project) [+ x], each with a bias; a pass makes it (dnncore/nn/passes/blocks.py).
+    """conv(f(conv(f(conv(x, expand)), depthwise)), project) [+ x], each with a bias.
+
+    A pass makes it (dnncore/nn/passes/inverted_residuals.py).
 
     Args:
         stride: Of the depthwise convolution.

@@ -14,10 +14,11 @@ from dnncore.errors import BadParamError
 from dnncore.nn.calibration import Calibration
 from dnncore.nn.model import Model
 from dnncore.nn.passes.batch_norms import fold_batch_norms
-from dnncore.nn.passes.blocks import fuse_inverted_residuals
+from dnncore.nn.passes.bottlenecks import fuse_bottlenecks
 from dnncore.nn.passes.convolutions import fuse_convolutions
 from dnncore.nn.passes.identities import drop_identities
 from dnncore.nn.passes.inner_products import fuse_inner_products
+from dnncore.nn.passes.inverted_residuals import fuse_inverted_residuals
 from dnncore.nn.passes.layouts import channels_last
 from dnncore.nn.passes.pixels import from_pixels, fuse_pixels
 from dnncore.nn.passes.poolings import fuse_pooling
@@ -42,6 +43,7 @@ __all__ = [
     "fold_batch_norms",
     "for_inference",
     "from_pixels",
+    "fuse_bottlenecks",
     "fuse_convolutions",
     "fuse_inner_products",
     "fuse_inverted_residuals",
@@ -85,6 +87,7 @@ _WHERE_ASKED_FOR = (
     Pass(in_precision, LAST_BITS),
     Pass(channels_last, LAST_BITS),
     Pass(fuse_inverted_residuals, LAST_BITS),
+    Pass(fuse_bottlenecks, LAST_BITS),
     Pass(from_pixels, LAST_BITS),  # no bit without a mean image
     Pass(fuse_pixels, EXACT),
     Pass(fuse_pooling, LAST_BITS),
@@ -98,7 +101,7 @@ PASSES: dict[str, Callable[[Model], Model]] = {each.name: each.run for each in _
 """What every net that is run goes through, by name and in this order."""
 
 
-_NARROW = (channels_last, fuse_inverted_residuals)
+_NARROW = (channels_last, fuse_inverted_residuals, fuse_bottlenecks)
 """What follows in 8 and 16 bits."""
 
 CHOICES = (

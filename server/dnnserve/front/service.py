@@ -267,8 +267,8 @@ class Service:
             RequestError: it cannot be taken, and nobody has been told yet.
         """
         self._asking.add(exchange)  # first: whoever has changed the catalog sees those that may have read the old one
+        exchange.request_id = question.id  # which is told of a model that is not found, too
         exchange.spec = spec = self.catalog.find(*question.model)
-        exchange.request_id = question.id
         exchange.encode = encode
         source, pixels, exchange.wanted, timeout_us, priority, exchange.origins = question.read(spec)
         deadline_ns = self._deadline_ns(exchange.call, spec, timeout_us)

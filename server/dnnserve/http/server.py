@@ -9,6 +9,7 @@ framework has.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 import threading
@@ -165,8 +166,9 @@ def _bind(place: Place) -> socket.socket:
         bound.bind((place.host, place.port))
     except OSError as error:
         bound.close()
+        not_ours = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
         raise StartError(
             f"{place.name} port {place.host}:{place.port} cannot be had: {error.strerror or error}; choose another with "
-            f"{place.flag}"
+            f"{'--host' if not_ours else place.flag}"
         ) from error
     return bound

@@ -27,6 +27,7 @@ from typing import Any, NoReturn, Protocol
 
 from dnnserve.processes.link import Link
 from dnnserve.processes.parcel import Parcel, unpack
+from dnnserve.signals import hold
 
 __all__ = ["FRONT_END", "Child", "Children", "begin", "told"]
 
@@ -196,8 +197,11 @@ class Children:
 
 @cache
 def _starter() -> ThreadPoolExecutor:
-    """One thread that starts all children and lasts: a child is killed when the thread that started it ends, not the process."""
-    return ThreadPoolExecutor(1, "dnnserve-starter")
+    """One thread that starts all children and lasts: a child is killed when the thread that started it ends, not the process.
+
+    A signal for the whole group of processes (^C, `systemctl stop`) waits in a child until `begin`, which ignores it.
+    """
+    return ThreadPoolExecutor(1, "dnnserve-starter", initializer=hold)
 
 
 def _start(command: Sequence[str], channel: int) -> subprocess.Popen[bytes]:

@@ -91,6 +91,11 @@ class Dispatcher:
         """Requests that wait, by model."""
         return {model: len(queue) for model, queue in self._queues.items()}
 
+    @property
+    def bounds(self) -> dict[ModelKey, int]:
+        """Requests that may wait, by model."""
+        return {model: queue.limits.max_queue_requests for model, queue in self._queues.items()}
+
     def add_model(self, model: ModelKey, limits: Limits, now_ns: int) -> None:
         """Open a queue for a model, which the devices run that have it."""
         if model in self._queues:

@@ -9,13 +9,13 @@ from __future__ import annotations
 # ruff: noqa: F401 (they register)
 from tests.ops.oracle import (
     activation,
+    blocks,
     convolution,
     cross_entropy,
     dropout,
     fused_convolution,
     im2col,
     image,
-    inverted_residual,
     normalization,
     optimizer,
     pooled_convolution,

@@ -74,7 +74,7 @@ def test_statistics_of_all_models_come_without_a_name(client: Client) -> None:
 
 
 def test_metrics_are_histograms_in_seconds_and_counters_by_status(lab: Lab) -> None:
-    with serving(lab) as (_, client):
+    with serving(lab, max_queue_requests=40) as (_, client):
         assert status(client.send(1.0, 3))[0] is CODE.OK
         assert status(lambda: client.infer.ModelInfer(infer_request(model="made-up")))[0] is CODE.NOT_FOUND
         predicted = (
@@ -94,6 +94,7 @@ def test_metrics_are_histograms_in_seconds_and_counters_by_status(lab: Lab) -> N
         assert metrics["dnnserve_requests_total"]["ModelInfer", "toy", "OK", "1"] == 1
         assert metrics["dnnserve_requests_total"]["ModelInfer", "", "NOT_FOUND", ""] == 1
         assert metrics["dnnserve_queue_depth"][key] == metrics["dnnserve_in_flight_requests"][()] == 0
+        assert metrics["dnnserve_queue_limit"][key] == 40
         assert metrics["dnnserve_device_busy_seconds_total"]["cpu",] > 0
         assert metrics["dnnserve_device_input_bytes_total"] == {("cpu", "slot"): 3 * 3 * 2 * 4 * 4, ("cpu", "arena"): 0}
         assert metrics["dnnserve_device_healthy"]["cpu",] == 1

@@ -10,13 +10,14 @@
 //              rows of a part   t00 t01 t02 t03                                block is as many vectors wide as fit into a
 //                    |          t10 t11 t12 t13                                line, and the rest of its threads share the
 //                    v down     t20 t21 t22 t23                                rows of a part
-//                                  results of `down` threads are put together in shared memory
+//                                  results of a warp's rows are put together by shuffles, those of warps in shared memory
 //
 // Sums and products are in double precision, but for the few elements of float16 that a thread has at hand; extrema are
 // compared in the compute type, which loses nothing. The order is fixed.
 #pragma once
 
 #include "dnncore/common/loaded.cuh"
+#include "dnncore/ptx/extremum.cuh"
 #include "dnncore/reduction.cuh"
 
 namespace dnncore {
@@ -41,19 +42,31 @@ struct Preparation {
         squares(operation == ReduceOperator::kNorm2),
         skips_zeros(operation == ReduceOperator::kMulNoZeros),
         negated(operation == ReduceOperator::kMin) {}
+
+  // Of an element among which the largest is looked for.
+  template <typename C>
+  __device__ __forceinline__ C prepared(C x) const {
+    return negated ? -x : absolute ? fabs(x) : x;
+  }
 };
 
-// What a thread has of the elements that it took, in the order of their indices, by the kind of operator; `pause` is
-// called after each few of them.
+// What a thread has of the elements that it took, in the order of their indices, by the kind of operator. `take` takes
+// some that follow each other, `pause` is called after each few of them, and `join` is for the lanes of a warp, all of
+// which must take part: each has then what it and the lane `distance` away had.
 template <typename T>
 struct Summing {
   double sum = 0.0;
 
-  __device__ __forceinline__ void take(const Preparation& with, Compute<T> x, int64) {
-    const double value = with.absolute ? fabs(static_cast<double>(x)) : static_cast<double>(x);
-    sum = fma(value, with.squares ? value : 1.0, sum);
+  template <int kCount>
+  __device__ __forceinline__ void take(const Preparation& with, const Compute<T> (&x)[kCount], int64) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const double value = with.absolute ? fabs(static_cast<double>(x[j])) : static_cast<double>(x[j]);
+      sum = fma(value, with.squares ? value : 1.0, sum);
+    }
   }
   __device__ __forceinline__ void pause() {}
+  __device__ __forceinline__ void join(int distance) { sum += __shfl_xor_sync(0xffffffffu, sum, distance); }
   __device__ __forceinline__ Reduced result(const Preparation&) const { return {sum, -1}; }
 };
 
@@ -64,42 +77,85 @@ struct Summing<float16> {
   double sum = 0.0;
   float few = 0.0f;
 
-  __device__ __forceinline__ void take(const Preparation& with, float x, int64) {
-    const float value = with.absolute ? fabsf(x) : x;
-    few = fmaf(value, with.squares ? value : 1.0f, few);
+  template <int kCount>
+  __device__ __forceinline__ void take(const Preparation& with, const float (&x)[kCount], int64) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float value = with.absolute ? fabsf(x[j]) : x[j];
+      few = fmaf(value, with.squares ? value : 1.0f, few);
+    }
   }
   __device__ __forceinline__ void pause() {
     sum += static_cast<double>(few);
     few = 0.0f;
   }
+  __device__ __forceinline__ void join(int distance) { sum += __shfl_xor_sync(0xffffffffu, sum, distance); }
   __device__ __forceinline__ Reduced result(const Preparation&) const { return {sum, -1}; }
 };
 
 struct Multiplying {
   double product = 1.0;
 
-  template <typename C>
-  __device__ __forceinline__ void take(const Preparation& with, C x, int64) {
-    product *= with.skips_zeros && x == C(0) ? 1.0 : static_cast<double>(x);
+  template <typename C, int kCount>
+  __device__ __forceinline__ void take(const Preparation& with, const C (&x)[kCount], int64) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) product *= with.skips_zeros && x[j] == C(0) ? 1.0 : static_cast<double>(x[j]);
   }
   __device__ __forceinline__ void pause() {}
+  __device__ __forceinline__ void join(int distance) { product *= __shfl_xor_sync(0xffffffffu, product, distance); }
   __device__ __forceinline__ Reduced result(const Preparation&) const { return {product, -1}; }
 };
 
 // The largest, which the minimum is of negatives; NaN before all.
 template <typename C>
+struct Extreme {
+  C best = -C(INFINITY);
+
+  template <int kCount>
+  __device__ __forceinline__ void take(const Preparation& with, const C (&x)[kCount], int64) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) best = larger(best, with.prepared(x[j]));
+  }
+  __device__ __forceinline__ void pause() {}
+  __device__ __forceinline__ void join(int distance) { best = larger(best, __shfl_xor_sync(0xffffffffu, best, distance)); }
+  // Some element has it, whichever: nobody asks for its index.
+  __device__ __forceinline__ Reduced result(const Preparation& with) const {
+    return {static_cast<double>(with.negated ? -best : best), 0};
+  }
+};
+
+// The same and where it is: of equal values, or of NaNs, the first. The lanes that join have met their elements in turns.
+template <typename C>
 struct Finding {
   C best = -C(INFINITY);
   int64 index = -1;
 
-  __device__ __forceinline__ void take(const Preparation& with, C x, int64 i) {
-    const C value = with.negated ? -x : with.absolute ? fabs(x) : x;
-    if (index < 0 || value > best || (value != value && best == best)) {
-      best = value;
-      index = i;
+  // What is neither smaller nor equal is larger, or NaN.
+  static __device__ __forceinline__ bool exceeds(C next, C best) { return !(next <= best) && best == best; }
+
+  template <int kCount>
+  __device__ __forceinline__ void take(const Preparation& with, const C (&x)[kCount], int64 first) {
+    C of_these = with.prepared(x[0]);
+    int place = 0;
+#pragma unroll
+    for (int j = 1; j < kCount; ++j) {
+      const C next = with.prepared(x[j]);
+      const bool is_larger = exceeds(next, of_these);
+      of_these = is_larger ? next : of_these;
+      place = is_larger ? j : place;
+    }
+    if (index < 0 || exceeds(of_these, best)) {
+      best = of_these;
+      index = first + place;
     }
   }
   __device__ __forceinline__ void pause() {}
+  __device__ __forceinline__ void join(int distance) {
+    const Finding other = {__shfl_xor_sync(0xffffffffu, best, distance), __shfl_xor_sync(0xffffffffu, index, distance)};
+    const bool is_equal = other.best == best || (other.best != other.best && best != best);
+    const bool comes_before = is_equal ? other.index < index : exceeds(other.best, best);
+    if (other.index >= 0 && (index < 0 || comes_before)) *this = other;
+  }
   __device__ __forceinline__ Reduced result(const Preparation& with) const {
     return {static_cast<double>(with.negated ? -best : best), index};
   }
@@ -107,44 +163,44 @@ struct Finding {
 
 // Call `reduce` with what takes elements for an operator.
 template <typename T, typename Reduce>
-__device__ __forceinline__ Reduced by_operator(ReduceOperator operation, Reduce reduce) {
-  if (finds_an_element(operation)) return reduce(Finding<Compute<T>>{});
-  if (multiplies(operation)) return reduce(Multiplying{});
-  return reduce(Summing<T>{});
+__device__ __forceinline__ void by_operator(const ReduceParams& params, Reduce reduce) {
+  if (multiplies(params.operation)) {
+    reduce(Multiplying{});
+  } else if (!finds_an_element(params.operation)) {
+    reduce(Summing<T>{});
+  } else if (params.indices) {
+    reduce(Finding<Compute<T>>{});
+  } else {
+    reduce(Extreme<Compute<T>>{});
+  }
 }
 
 // Take the vectors from `begin` to `end`, every step-th: `at(n)` is where the n-th begins, `take(loaded, n)` takes it.
+// Lanes that have one fewer load together with the others: a warp that parted there would wait for memory twice.
 template <typename T, int kVector, typename At, typename Take>
 __device__ __forceinline__ void for_vectors(const T* x, int64 begin, int64 end, int64 step, At at, Take take) {
   Loaded<T, kVector> ahead[kAhead];
-  int64 first = begin;
-  for (; first + (kAhead - 1) * step < end; first += kAhead * step) {
+  for (int64 first = begin; first < end; first += kAhead * step) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) ahead[i].load_if(true, x + at(first + i * step));
+    for (int i = 0; i < kAhead; ++i) {
+      const int64 vector = first + i * step;
+      ahead[i].load_if(vector < end, x + at(vector));
+    }
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) take(ahead[i], first + i * step);
-  }
-#pragma unroll
-  for (int i = 0; i < kAhead - 1; ++i) {  // what is left is loaded together, too: short lines have nothing else
-    const int64 vector = first + i * step;
-    if (vector < end) ahead[i].load_if(true, x + at(vector));
-  }
-#pragma unroll
-  for (int i = 0; i < kAhead - 1; ++i) {
-    const int64 vector = first + i * step;
-    if (vector < end) take(ahead[i], vector);
+    for (int i = 0; i < kAhead; ++i) {
+      const int64 vector = first + i * step;
+      if (vector < end) take(ahead[i], vector);
+    }
   }
 }
 
 template <typename T, int kVector, typename Taking>
-__device__ __forceinline__ Reduced reduce_line_vectors(
-    const ReduceVectorsParams& params, const T* x, int64 begin, int64 end, int64 step, Taking taking) {
-  const Preparation with(params.operation);
+__device__ __forceinline__ void take_line_vectors(
+    const ReduceVectorsParams& params, const Preparation& with, const T* x, int64 begin, int64 end, int64 step, Taking& taking) {
   const auto take = [&](const Loaded<T, kVector>& loaded, int64 vector) {
     Compute<T> values[kVector];
     loaded.widen_into(values);
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) taking.take(with, values[j], vector * kVector + j);
+    taking.take(with, values, vector * kVector);
     taking.pause();
   };
   if (params.vectors.value * kVector == params.length) {  // one line: nothing has to be divided
@@ -156,13 +212,13 @@ __device__ __forceinline__ Reduced reduce_line_vectors(
     };
     for_vectors<T, kVector>(x, begin, end, step, at, take);
   }
-  return taking.result(with);
 }
 
 // Neighbours become one output.
 template <typename T, int kVector>
 __device__ void reduce_lines(const ReduceVectorsParams& params) {
   __shared__ Reduced warps[kMaxWarps];
+  const Preparation with(params.operation);
   const int team = params.team, rank = threadIdx.x % team, teams = blockDim.x / team;
   const int64 items = params.outputs.value * params.splits;
   for (int64 item = blockIdx.x * static_cast<int64>(teams) + threadIdx.x / team; item < items;
@@ -171,43 +227,24 @@ __device__ void reduce_lines(const ReduceVectorsParams& params) {
     const T* const x = static_cast<const T*>(params.x) + offset_of(params.kept_view, split.remainder);
     const int64 begin = split.quotient * (params.part / kVector);
     const int64 end = min(begin + params.part / kVector, params.length / kVector);
-    Reduced result = by_operator<T>(params.operation, [&](auto taking) {
-      return reduce_line_vectors<T, kVector>(params, x, begin + rank, end, team, taking);
+    Reduced result;
+    by_operator<T>(params, [&](auto taking) {
+      take_line_vectors<T, kVector>(params, with, x, begin + rank, end, team, taking);
+#pragma unroll
+      for (int distance = kWarpSize / 2; distance > 0; distance /= 2) taking.join(distance);
+      result = taking.result(with);
     });
-    result = reduce_warp(params.operation, result);
     if (team > kWarpSize) result = reduce_warps(params.operation, result, warps);
     if (rank == 0) settle<T>(params, item, split.remainder, result);
-  }
-}
-
-template <typename T, int kVector, typename Taking>
-__device__ __forceinline__ void reduce_column_vectors(
-    const ReduceVectorsParams& params, const T* x, int64 begin, int64 end, int64 step, Taking, Reduced* results) {
-  const Preparation with(params.operation);
-  Taking taking[kVector];
-  int taken = 0;
-  const auto at = [&](int64 row) { return offset_of(params.reduced_view, row); };
-  for_vectors<T, kVector>(x, begin, end, step, at, [&](const Loaded<T, kVector>& loaded, int64 row) {
-    Compute<T> values[kVector];
-    loaded.widen_into(values);
-#pragma unroll
-    for (int j = 0; j < kVector; ++j) taking[j].take(with, values[j], row);
-    if (++taken % kAhead == 0) {
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) taking[j].pause();
-    }
-  });
-#pragma unroll
-  for (int j = 0; j < kVector; ++j) {
-    taking[j].pause();
-    results[j] = taking[j].result(with);
   }
 }
 
 // Neighbours become neighbouring outputs.
 template <typename T, int kVector, int kThreads>
 __device__ void reduce_columns(const ReduceVectorsParams& params) {
-  __shared__ Reduced results[kThreads * kVector];  // [down][across][kVector]
+  constexpr int kWarps = kThreads / kWarpSize;
+  __shared__ Reduced results[kThreads * kVector / 4];  // [warps][across][kVector]; a warp is 4 rows high, at least
+  const Preparation with(params.operation);
   const int across = params.across, down = kThreads / across, wide = across * kVector;
   const int column = threadIdx.x % across, row = threadIdx.x / across;
   const int64 lines = params.outputs.value / (params.vectors.value * kVector);
@@ -215,21 +252,41 @@ __device__ void reduce_columns(const ReduceVectorsParams& params) {
     const QuotientRemainder tile = divide(item, params.tiles);
     const int64 split = tile.quotient / lines, line = tile.quotient - split * lines;
     const int64 vector = tile.remainder * across + column;
-    const int64 begin = split * params.part, end = min(begin + params.part, params.length);
-    if (vector < params.vectors.value) {
-      const T* const x = static_cast<const T*>(params.x) + offset_of(params.lines, line) + vector * kVector;
-      Reduced* const mine = results + threadIdx.x * kVector;
-      by_operator<T>(params.operation, [&](auto empty) {
-        reduce_column_vectors<T, kVector>(params, x, begin + row, end, down, empty, mine);
-        return Reduced{};
+    const int64 begin = split * params.part;
+    const int64 end = vector < params.vectors.value ? min(begin + params.part, params.length) : begin;
+    const T* const x = static_cast<const T*>(params.x) + offset_of(params.lines, line) + vector * kVector;
+    Reduced* const of_warp = results + threadIdx.x / kWarpSize * wide + column * kVector;
+    by_operator<T>(params, [&](auto empty) {
+      decltype(empty) taking[kVector];
+      int taken = 0;
+      const auto at = [&](int64 n) { return offset_of(params.reduced_view, n); };
+      for_vectors<T, kVector>(x, begin + row, end, down, at, [&](const Loaded<T, kVector>& loaded, int64 n) {
+        Compute<T> values[kVector];
+        loaded.widen_into(values);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          const Compute<T> value[1] = {values[j]};
+          taking[j].take(with, value, n);
+        }
+        if (++taken % kAhead == 0) {
+#pragma unroll
+          for (int j = 0; j < kVector; ++j) taking[j].pause();
+        }
       });
-    }
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        taking[j].pause();
+        for (int distance = kWarpSize / 2; distance >= across; distance /= 2) taking[j].join(distance);
+        if (threadIdx.x % kWarpSize < across) of_warp[j] = taking[j].result(with);
+      }
+    });
     __syncthreads();
     for (int i = threadIdx.x; i < wide; i += kThreads) {
       const int64 place = tile.remainder * wide + i;  // in the line
       if (place >= params.vectors.value * kVector) break;
       Reduced result = results[i];
-      for (int j = 1; j < down; ++j) result = together(params.operation, result, results[j * wide + i]);
+#pragma unroll
+      for (int j = 1; j < kWarps; ++j) result = together(params.operation, result, results[j * wide + i]);
       const int64 output = line * params.vectors.value * kVector + place;
       settle<T>(params, split * params.outputs.value + output, output, result);
     }

@@ -170,6 +170,11 @@ def _infer_message(route: Route, body: bytes, length: int) -> tuple[bytes, Binar
             raise InvalidRequestError(
                 f"shape of input {shorten(tensor.name)} has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} are read"
             )
+        for extent in shape:
+            if type(extent) is not int:
+                raise InvalidRequestError(
+                    f"shape of input {shorten(tensor.name)} has {_kind(extent)}; send whole numbers"
+                )
         tensor.shape.extend(shape)
         parameters = _set_parameters(tensor, given)
         if "data" in given:
@@ -245,7 +250,7 @@ def _document(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the request's {len(text)} bytes are no JSON: {error}") from error
     if type(document) is not dict:
-        raise InvalidRequestError(f"the request is a JSON {_kind(document)}; send an object")
+        raise InvalidRequestError(f"the request is {_kind(document)} in JSON; send an object")
     return document
 
 

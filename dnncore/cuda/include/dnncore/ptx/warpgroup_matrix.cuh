@@ -90,6 +90,8 @@ __device__ __forceinline__ void settle_sums(Sum (&sums)[kSums]) {
   "%31"
 #define DNNCORE_NAMES_48                                                                                                \
   DNNCORE_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define DNNCORE_NAMES_52                                                                                                \
+  DNNCORE_NAMES_48 ",%48,%49,%50,%51"
 #define DNNCORE_NAMES_56                                                                                                \
   DNNCORE_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55"
 #define DNNCORE_NAMES_64                                                                                                \
@@ -127,6 +129,10 @@ __device__ __forceinline__ void settle_sums(Sum (&sums)[kSums]) {
 #define DNNCORE_MULTIPLY_48(type)                                                                                       \
   DNNCORE_MULTIPLY(                                                                                                     \
       "96", "k16.f32." type "." type, DNNCORE_NAMES_48, "%48", "%49", "%50", ", 1, 1, %51, %52", DNNCORE_SUMS_48("+f", 0))
+#define DNNCORE_MULTIPLY_52(type)                                                                                       \
+  DNNCORE_MULTIPLY(                                                                                                     \
+      "104", "k16.f32." type "." type, DNNCORE_NAMES_52, "%52", "%53", "%54", ", 1, 1, %55, %56",                       \
+      DNNCORE_SUMS_48("+f", 0), DNNCORE_SUMS_4("+f", 48))
 #define DNNCORE_MULTIPLY_56(type)                                                                                       \
   DNNCORE_MULTIPLY(                                                                                                     \
       "112", "k16.f32." type "." type, DNNCORE_NAMES_56, "%56", "%57", "%58", ", 1, 1, %59, %60",                       \
@@ -163,7 +169,7 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
   static_assert(
       kSums == 32 || kSums == 48 || kSums == 56 || kSums == 96 || (kIsInteger && kSums == 112) ||
       (sizeof(T) == 2 &&
-       (kSums == 8 || kSums == 12 || kSums == 20 || kSums == 64 || kSums == 112 || kSums == 120 || kSums == 128)));
+       (kSums == 8 || kSums == 12 || kSums == 20 || kSums == 52 || kSums == 64 || kSums == 112 || kSums == 120 || kSums == 128)));
   static_assert(
       kIsHalf || std::is_same_v<T, bfloat16> || ((kIsInteger || kIsFloat) && kA == Major::kK && kB == Major::kK));
   if constexpr (kIsInteger && kSums == 32) {
@@ -214,6 +220,10 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
     DNNCORE_MULTIPLY_48("f16");
   } else if constexpr (kSums == 48) {
     DNNCORE_MULTIPLY_48("bf16");
+  } else if constexpr (kSums == 52 && kIsHalf) {
+    DNNCORE_MULTIPLY_52("f16");
+  } else if constexpr (kSums == 52) {
+    DNNCORE_MULTIPLY_52("bf16");
   } else if constexpr (kSums == 56 && kIsHalf) {
     DNNCORE_MULTIPLY_56("f16");
   } else if constexpr (kSums == 56) {
@@ -250,6 +260,7 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
 #undef DNNCORE_NAMES_20
 #undef DNNCORE_NAMES_32
 #undef DNNCORE_NAMES_48
+#undef DNNCORE_NAMES_52
 #undef DNNCORE_NAMES_56
 #undef DNNCORE_NAMES_64
 #undef DNNCORE_NAMES_96
@@ -262,6 +273,7 @@ __device__ __forceinline__ void multiply_matrices(MatrixSum<T> (&sums)[kSums], u
 #undef DNNCORE_MULTIPLY_20
 #undef DNNCORE_MULTIPLY_32
 #undef DNNCORE_MULTIPLY_48
+#undef DNNCORE_MULTIPLY_52
 #undef DNNCORE_MULTIPLY_56
 #undef DNNCORE_MULTIPLY_64
 #undef DNNCORE_MULTIPLY_96

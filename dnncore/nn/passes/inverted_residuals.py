@@ -1,22 +1,18 @@
-"""Blocks of layers that one kernel can compute with what lies between them on the chip.
+"""MobileNetV2's blocks of layers, which one kernel can compute with what lies between them on the chip.
 
 conv 1x1, clipped --> depthwise 3x3, clipped --> conv 1x1 [+ x]          inverted_residual, in 16 bits
 """
 
 from __future__ import annotations
 
-from dnncore.dtypes import DType
 from dnncore.nn.graph import Graph, Node
 from dnncore.nn.model import Model
-from dnncore.nn.operators import Convolution, FusedConvolution, InvertedResidual
+from dnncore.nn.operators import InvertedResidual
+from dnncore.nn.passes.layers import both, follows, is_convolution, is_pointwise, residual
 
 __all__ = ["fuse_inverted_residuals"]
 
-_NARROW = (DType.FLOAT16, DType.BFLOAT16)
 _CLAMPS = (None, "relu", "clipped_relu")
-
-_Follows = tuple[str | None, float]
-"""An activation by name, and its coefficient."""
 
 
 def fuse_inverted_residuals(model: Model) -> Model:
@@ -39,71 +35,43 @@ def fuse_inverted_residuals(model: Model) -> Model:
 
 def _layers(graph: Graph, depthwise: Node) -> tuple[Node, ...]:
     """The convolutions of a block around its depthwise one, two where channels are not expanded; none where there is no block."""
-    if not _is_depthwise(graph, depthwise) or _follows(depthwise)[0] not in _CLAMPS:
+    if not _is_depthwise(graph, depthwise) or follows(depthwise)[0] not in _CLAMPS:
         return ()
     (filtered,), x = depthwise.outputs, depthwise.inputs[0]
     readers = graph.consumers[filtered]
     if len(readers) != 1 or filtered in graph.outputs:
         return ()
     (project,) = readers
-    if not _is_pointwise(graph, project) or project.inputs[0] != filtered or _follows(project) != (None, 0.0):
+    if not is_pointwise(graph, project) or project.inputs[0] != filtered or follows(project) != (None, 0.0):
         return ()
     expand = None if x is None else graph.producer.get(x)
     spreads = (
         expand is not None
-        and _is_pointwise(graph, expand)
+        and is_pointwise(graph, expand)
         and graph.is_only_read_by(expand.outputs[0], depthwise)
-        and _follows(expand) == _follows(depthwise)
-        and _residual(expand) is None
+        and follows(expand) == follows(depthwise)
+        and residual(expand) is None
     )
     layers = (expand, depthwise, project) if spreads and expand is not None else (depthwise, project)
-    return layers if _residual(project) in (None, layers[0].inputs[0]) else ()
-
-
-def _is_convolution(graph: Graph, node: Node) -> bool:
-    return type(node.operator) in (Convolution, FusedConvolution) and graph.values[node.outputs[0]].dtype in _NARROW
-
-
-def _is_pointwise(graph: Graph, node: Node) -> bool:
-    if not _is_convolution(graph, node):
-        return False
-    settings = node.operator.attributes
-    steps = (_both(settings["stride"]), _both(settings["padding"]), settings["groups"])
-    return steps == (1, 0, 1) and graph.values[node.reads[1]].shape[2:] == (1, 1)
+    return layers if residual(project) in (None, layers[0].inputs[0]) else ()
 
 
 def _is_depthwise(graph: Graph, node: Node) -> bool:
-    if not _is_convolution(graph, node) or _residual(node) is not None:
+    if not is_convolution(graph, node) or residual(node) is not None:
         return False
     settings, weight = node.operator.attributes, graph.values[node.reads[1]].shape
-    steps = (_both(settings["padding"]), _both(settings["dilation"]), settings["groups"])
-    square = weight[1:] == (1, 3, 3) and _both(settings["stride"]) in (1, 2)
+    steps = (both(settings["padding"]), both(settings["dilation"]), settings["groups"])
+    square = weight[1:] == (1, 3, 3) and both(settings["stride"]) in (1, 2)
     return square and steps == (1, 1, weight[0]) and graph.values[node.reads[0]].shape[1] == weight[0]
-
-
-def _both(setting: object) -> object:
-    """A setting of both axes as one number, where it is one."""
-    if isinstance(setting, tuple) and len(setting) == 2 and setting[0] == setting[1]:
-        return _both(setting[0])
-    return setting
-
-
-def _follows(node: Node) -> _Follows:
-    operator = node.operator
-    return (operator.activation, operator.coefficient) if isinstance(operator, FusedConvolution) else (None, 0.0)
-
-
-def _residual(node: Node) -> str | None:
-    return (*node.inputs, None, None)[3]
 
 
 def _block(layers: tuple[Node, ...]) -> Node:
     *before, depthwise, project = layers
-    mode, coefficient = _follows(depthwise)
-    stride = _both(depthwise.operator.attributes["stride"])
+    mode, coefficient = follows(depthwise)
+    stride = both(depthwise.operator.attributes["stride"])
     assert isinstance(stride, int)
     operator = InvertedResidual(
-        activation=mode, coefficient=coefficient, stride=stride, residual=_residual(project) is not None
+        activation=mode, coefficient=coefficient, stride=stride, residual=residual(project) is not None
     )
     (_, filters, of_filters), (_, weight, bias) = ((*node.inputs, None)[:3] for node in (depthwise, project))
     spread, of_spread = (*before[0].inputs, None)[1:3] if before else (None, None)
