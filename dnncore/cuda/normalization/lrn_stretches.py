@@ -41,8 +41,8 @@ _RESIDENT = 1024
 """Threads of a multiprocessor that walks are cut for."""
 
 _LEAST = 8
-"""Channels of a part of a walk, where there are too few walks otherwise: a part reads again what its windows reach on either side, but
-that costs less than to wait for memory from stretch to stretch."""
+"""Channels of a part of a walk, where there are too few walks otherwise: a part reads again what its windows reach on either side,
+but that costs less than to wait for memory from stretch to stretch."""
 
 _OF_MEMORY_RATE = {"forward": {2: 0.75, 4: 0.93}, "backward": {2: 0.69, 4: 0.91}}
 """By the bytes of an element [measured on an H200: 64 x 64 x 112 x 112, planes]."""
