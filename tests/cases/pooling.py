@@ -139,10 +139,9 @@ def _cases_of_vectors() -> tuple[Case, ...]:
                 forward = PoolingForwardProblem(x, y, pooling)
                 label = f"pooling-forward-{mode.value}-{name}"
                 cases.append(Case(label, forward, alpha, beta, ("rolling_planes",)))
-            if mode is not PoolingMode.MAX:
-                average = PoolingBackwardProblem(y, y, x, x, pooling)
-                label = f"pooling-backward-vectors-{mode.value}-{name}"
-                cases.append(Case(label, average, alpha, beta, ("rolling",)))
+            gradient = PoolingBackwardProblem(y, y, x, x, pooling)
+            label = f"pooling-backward-vectors-{mode.value}-{name}"
+            cases.append(Case(label, gradient, alpha, beta, ("rolling",)))
     return tuple(cases)
 
 

@@ -67,6 +67,8 @@ def descender(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
     """The same for gradients."""
     monkeypatch.setattr(rolling_gradients, "_RESIDENT", 0)
     monkeypatch.setattr(rolling_gradients, "_RESIDENT_OF_PLANES", 0)
+    none = dict.fromkeys(rolling_gradients._RESIDENT_OF_MAXIMA, 0)
+    monkeypatch.setattr(rolling_gradients, "_RESIDENT_OF_MAXIMA", none)
     monkeypatch.setattr(rolling_gradients, "_MOST_STEPS", STEPS)
     with Handle(CUDA_DEVICES[0]) as opened:
         yield opened
@@ -76,8 +78,13 @@ def gradient_of(problem: PoolingForwardProblem) -> PoolingBackwardProblem | Pool
     """Of maxima from their indices."""
     x, y, pooling = problem.x, problem.y, problem.pooling
     if pooling.mode is not PoolingMode.MAX:
-        return PoolingBackwardProblem(y, y, x, x, pooling)
+        return gradient_from_x_of(problem)
     return PoolingBackwardIndicesProblem(y, replace(y, dtype=DType.INT32), x, pooling)
+
+
+def gradient_from_x_of(problem: PoolingForwardProblem) -> PoolingBackwardProblem:
+    """Without indices."""
+    return PoolingBackwardProblem(problem.y, problem.y, problem.x, problem.x, problem.pooling)
 
 
 def pooled(handle: Handle, x: np.ndarray, problem: PoolingForwardProblem) -> np.ndarray:
@@ -145,13 +152,25 @@ def test_walks_over_planes_agree_with_the_float64_answer(
 @pytest.mark.cuda
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("mode", PoolingMode, ids=lambda mode: mode.value)
+@pytest.mark.parametrize(
+    ("mode", "keeps_indices"),
+    [(mode, False) for mode in PoolingMode] + [(PoolingMode.MAX, True)],
+    ids=lambda value: value.value if isinstance(value, PoolingMode) else "indices" if value else "",
+)
 @pytest.mark.parametrize(
     ("window", "stride", "rows", "padding"),
     [(3, 1, 10, 1), (3, 1, 9, ((2, 0), (0, 1))), (3, 2, 16, 1), (3, 2, 11, 0), (2, 2, 13, 0), (2, 2, 12, 1)],
 )
 def test_gradients_by_walks_of_many_steps_agree_with_the_float64_answer(
-    descender: Handle, window: int, stride: int, rows: int, padding: Any, mode: PoolingMode, dtype: str, layout: str
+    descender: Handle,
+    window: int,
+    stride: int,
+    rows: int,
+    padding: Any,
+    mode: PoolingMode,
+    keeps_indices: bool,
+    dtype: str,
+    layout: str,
 ) -> None:
     forward = problem_of(
         (2, 16, rows, 6),
@@ -163,7 +182,7 @@ def test_gradients_by_walks_of_many_steps_agree_with_the_float64_answer(
         padding=padding,
         ceil_mode=True,
     )
-    problem = gradient_of(forward)
+    problem = gradient_of(forward) if keeps_indices else gradient_from_x_of(forward)
     walks = rolling_gradients._walks(problem, descender.device.figures, of_planes=layout == "NCHW")
     assert walks.walks > 1
     assert walks.walk > (window - 1) // stride
@@ -190,6 +209,47 @@ def test_nan_is_the_largest_or_the_smallest_of_all_and_padding_never_wins(
     assert np.array_equal(found.astype(np.float64), expected, equal_nan=True)
     kinds = [np.isnan(expected).any(), np.isinf(expected).any(), np.isfinite(expected).any()]
     assert kinds == [propagate, True, True]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("window", "stride", "padding"), [(3, 1, 2), (3, 2, 1), (3, 2, 0), (2, 2, 1)])
+@pytest.mark.parametrize("propagate", [True, False])
+def test_the_gradient_goes_to_the_first_maximum_among_equals_nan_and_infinities(
+    descender: Handle, layout: str, dtype: str, window: int, stride: int, padding: int, propagate: bool
+) -> None:
+    """As the reference has it, which looks for the maxima of all windows by itself."""
+    forward = problem_of(
+        (2, 8, 13, 8),
+        stride,
+        window=window,
+        padding=padding,
+        dtype=dtype,
+        layout=layout,
+        propagate_nan=propagate,
+        ceil_mode=True,
+    )
+    problem, rng = gradient_from_x_of(forward), np.random.default_rng(7)
+    x = rng.choice([NAN, -NAN, -INF, -INF, INF, -2.0, 0.0, -0.0, 0.0, -0.0, 3.0, 3.0], problem.x.shape)
+    x[:, :, :3] = [[-INF], [NAN], [-INF]]  # rows, and columns, of what padding is easily taken for
+    x[:, :, :, -2:] = NAN
+    dy = rng.integers(1, 8, problem.dy.shape)  # sums of which are exact
+    found = []
+    with Handle("cpu") as reference:
+        for handle, algorithm in ((descender, "rolling"), (reference, None)):
+            plan = handle.plan(problem, algorithm=algorithm)
+            with (
+                handle.tensor(problem.y) as ty,
+                handle.tensor(problem.dy) as tdy,
+                handle.tensor(problem.x) as tx,
+                handle.tensor(problem.dx) as tdx,
+            ):
+                tdy.assign(dy.astype(problem.dy.dtype.numpy))
+                tx.assign(x.astype(problem.x.dtype.numpy))
+                handle.run(plan, 1.0, [ty, tdy, tx], 0.0, [tdx])
+                found.append(tdx.numpy())
+    assert np.array_equal(found[0], found[1])
 
 
 @pytest.mark.cuda
@@ -340,14 +400,6 @@ def test_gradients_that_it_does_not_compute_are_refused_with_the_reason(
     assert reason in found
 
 
-def test_gradients_of_maxima_without_indices_are_not_rolled() -> None:
-    forward = problem_of((2, 16, 8, 8))
-    found = RollingGradients().offer(
-        PoolingBackwardProblem(forward.y, forward.y, forward.x, forward.x, forward.pooling), H200
-    )
-    assert found == "it has no pooling of mode max"
-
-
 def test_steps_that_32_bits_do_not_hold_are_refused() -> None:
     problem = problem_of((1, 8, 3, 3))
     far = TensorDescriptor(DType.FLOAT16, problem.x.shape, (1 << 33, 1, 1 << 30, 8))
@@ -371,11 +423,15 @@ def test_as_many_threads_are_resident_as_there_are_registers_for(kind: tuple[str
 @pytest.mark.parametrize(
     ("module", "algorithm", "named", "resident"),
     [
-        (rolling_gradients, RollingGradients(), "_vectors_", rolling_gradients._RESIDENT),
-        (rolling_gradients, RollingGradients(), "rolling.*_planes_", rolling_gradients._RESIDENT_OF_PLANES),
+        (rolling_gradients, RollingGradients(), "(indices|average)_.*_vectors_", rolling_gradients._RESIDENT),
+        (rolling_gradients, RollingGradients(), "(indices|average)_.*_planes_", rolling_gradients._RESIDENT_OF_PLANES),
+        *(
+            (rolling_gradients, RollingGradients(), f"max_.*_{what}_{extent}x{extent}_stride_{stride}$", resident)
+            for (what, extent, stride), resident in rolling_gradients._RESIDENT_OF_MAXIMA.items()
+        ),
         (rolling_planes, RollingPlanes(), "rolling_planes", rolling_planes._RESIDENT),
     ],
-    ids=["vectors", "planes", "forward"],
+    ids=str,
 )
 def test_as_many_threads_of_each_kernel_are_resident_as_are_counted_on(
     module: Any, algorithm: CudaAlgorithm, named: str, resident: int

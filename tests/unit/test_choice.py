@@ -17,10 +17,13 @@ from dnncore.cuda.algorithms import algorithms_for
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
 from dnncore.figures import A100, H100, H200, DeviceFigures
-from dnncore.problems import Direction, FillProblem, PooledConvolutionProblem, Problem
+from dnncore.problems import BottleneckProblem, Direction, FillProblem, PooledConvolutionProblem, Problem
 from tests.cases import CASES
 
 _ANY = FillProblem(TensorDescriptor.packed((1,)))
+
+_IN_LAYERS = (PooledConvolutionProblem, BottleneckProblem)
+"""What lies between their layers has to be somewhere: they need scratch memory."""
 
 
 @dataclass
@@ -207,6 +210,6 @@ def test_the_choice_is_the_one_among_all_offers(figures: DeviceFigures, limit: f
         algorithms = algorithms_for(problem)
         offers = [(algorithm, algorithm.offer(problem, figures)) for algorithm in algorithms]
         allowed = [(each, offer) for each, offer in offers if isinstance(offer, Offer) and allows(offer)]
-        best = min(allowed, key=lambda found: found[1].seconds, default=None)  # pooled convolutions need scratch memory
-        assert best is not None or (not limit and isinstance(problem, PooledConvolutionProblem))
+        best = min(allowed, key=lambda found: found[1].seconds, default=None)
+        assert best is not None or (not limit and isinstance(problem, _IN_LAYERS))
         assert fastest(algorithms, problem, figures, allows) == best

@@ -1,4 +1,6 @@
-"""Depthwise convolution in tiles: square filters of few taps, not dilated, on rows or vectors of channels that are aligned."""
+"""Depthwise convolution in tiles: square filters of few taps, not dilated, on rows or vectors of channels that are aligned; every
+direction.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,18 @@ __all__ = [
 _TILED = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 _FILTERS, _STRIDES = (3, 5), (1, 2)
 KERNELS = tuple(itertools.product(_TILED, _FILTERS, _STRIDES, (False, True)))
-"""Element type, extent of the filter, stride, and whether channels are innermost, of each kernel there is."""
+"""Element type, extent of the filter, stride, and whether channels are innermost, of each kernel there is forward and of the filter
+gradient; the former are backward-data's of stride 1, too."""
 _PIECES = (16, 8)
 _PIECE = 16
-"""Bytes of a row of the source that a tile covers."""
+"""Bytes that a tile covers of a row of the source or, where that is wider, of the output."""
 
 _THREADS = 128
 TILE_ROWS = 4
 """kTileRows in depthwise_tiles.cuh."""
+
+_SPREAD_TILE = (2, 4)
+"""Rows and columns of a tile of vectors of backward-data of stride 2, which writes four places for each that it reads."""
 
 REGISTER_BYTES = 640
 """What a tile of vectors may take of a thread's registers, of which there are 1020 bytes at most."""
@@ -96,8 +102,9 @@ class Tiles:
         output: What is written: y, or dx for backward-data; dy, which is walked over, for the filter gradient.
         filter: Taps along either axis.
         stride: Along either axis.
-        piece: Bytes that divide every row; 0 where channels are innermost.
+        piece: Bytes that divide every row of the wider one; 0 where channels are innermost.
         vectors: Vectors of channels of a block; 0 where columns are innermost.
+        spread: Whether the output is the wider one: backward-data of stride 2.
     """
 
     source: TensorDescriptor
@@ -106,6 +113,7 @@ class Tiles:
     stride: int
     piece: int
     vectors: int
+    spread: bool
 
     @classmethod
     def of(cls, problem: ConvolutionProblem, plane: Plane) -> Tiles | None:
@@ -117,18 +125,20 @@ class Tiles:
         regular = w.shape[2:] == (size, size) and conv.stride == (stride, stride) and conv.dilation == (1, 1)
         if not regular or size not in _FILTERS or stride not in _STRIDES or conv.padding[1][0] != size // 2:
             return None
-        if problem.direction is Direction.BACKWARD_DATA and stride != 1:
+        spread = problem.direction is Direction.BACKWARD_DATA and stride != 1
+        if spread and conv.padding[0][0] != size // 2:
             return None
         source, output, vectors = plane.source, plane.output, plane.vectors
-        tiles = cls(source, output, size, stride, 0 if vectors else _piece(source, output, stride), vectors)
+        piece = 0 if vectors else _piece(source, output, stride, spread=spread)
+        tiles = cls(source, output, size, stride, piece, vectors, spread)
         return tiles if (vectors or tiles.piece) and tiles.count < _MAX_COUNT else None
 
     @property
     def columns(self) -> int:
         """Of the output, in a tile."""
         if self.vectors:
-            return _tile_of_vectors(self.source.dtype, self.filter, self.stride)[1]
-        return _PIECE // self.source.dtype.itemsize // self.stride
+            return self._tile_of_vectors[1]
+        return _PIECE // self.source.dtype.itemsize // (1 if self.spread else self.stride)
 
     @property
     def strips(self) -> int:
@@ -138,7 +148,7 @@ class Tiles:
     @property
     def row_tiles(self) -> int:
         """Rows of tiles of an image."""
-        rows = _tile_of_vectors(self.source.dtype, self.filter, self.stride)[0] if self.vectors else TILE_ROWS
+        rows = self._tile_of_vectors[0] if self.vectors else TILE_ROWS
         return -(-self.output.shape[2] // rows)
 
     @property
@@ -153,15 +163,22 @@ class Tiles:
         if self.vectors:
             nbytes = vector_width(self.source.dtype) * self.source.dtype.itemsize
             return nbytes, nbytes
-        return self.piece, self.piece // self.stride
+        narrow = self.piece // self.stride
+        return (narrow, self.piece) if self.spread else (self.piece, narrow)
+
+    @property
+    def _tile_of_vectors(self) -> tuple[int, int]:
+        return _tile_of_vectors(self.source.dtype, self.filter, self.stride, spread=self.spread)
 
 
-def _piece(source: TensorDescriptor, output: TensorDescriptor, stride: int) -> int:
-    """The largest piece that divides rows and strides, 0 when there is none."""
+def _piece(source: TensorDescriptor, output: TensorDescriptor, stride: int, *, spread: bool) -> int:
+    """The largest piece that divides rows and strides of the wider one, and its part those of the other; 0 when there is none."""
     if source.strides[3] != 1 or output.strides[3] != 1:
         return 0
     for nbytes in _PIECES:
-        read, written = nbytes // source.dtype.itemsize, nbytes // source.dtype.itemsize // stride
+        wide = nbytes // source.dtype.itemsize
+        narrow = wide // stride
+        read, written = (narrow, wide) if spread else (wide, narrow)
         if all(
             tensor.shape[3] % width == 0
             and not any(
@@ -175,8 +192,10 @@ def _piece(source: TensorDescriptor, output: TensorDescriptor, stride: int) -> i
     return 0
 
 
-def _tile_of_vectors(dtype: DType, size: int, stride: int) -> tuple[int, int]:
+def _tile_of_vectors(dtype: DType, size: int, stride: int, *, spread: bool) -> tuple[int, int]:
     """(rows, columns) of the output in a tile of vectors of channels: as many as the registers hold with what they are made of."""
+    if spread:
+        return _SPREAD_TILE
     width, rows = vector_width(dtype), TILE_ROWS
     columns = 4 if dtype.itemsize == 2 and stride == 1 else 2
     while rows > 1:
@@ -187,15 +206,16 @@ def _tile_of_vectors(dtype: DType, size: int, stride: int) -> tuple[int, int]:
     return rows, columns
 
 
-def _unit(dtype: DType, size: int, stride: int, *, vectors: bool) -> Unit:
+def _unit(dtype: DType, size: int, stride: int, *, vectors: bool, spread: bool = False) -> Unit:
     kind, tile = "planes", ""
     if vectors:
-        rows, columns = _tile_of_vectors(dtype, size, stride)
+        rows, columns = _tile_of_vectors(dtype, size, stride, spread=spread)
         kind, tile = "channels", f", {vector_width(dtype)}, {rows}, {columns}"
+    form, meeting = ("_spread", f"Spread<{size}>") if spread else ("", f"Strided<{size}, {stride}>")
     return generate(
         header="dnncore/convolution/depthwise_tiles.cuh",
-        entry=f"convolution_depthwise_tiles_{kind}_{size}x{size}_stride_{stride}_{c_type(dtype)}",
-        function=f"depthwise::tiles_of_{kind}<{c_type(dtype)}, {size}, {stride}{tile}>",
+        entry=f"convolution_depthwise_tiles{form}_{kind}_{size}x{size}_stride_{stride}_{c_type(dtype)}",
+        function=f"depthwise::tiles_of_{kind}<{c_type(dtype)}, depthwise::{meeting}{tile}>",
         struct_name="depthwise::TileParams",
         dtype=_PARAMS,
         threads=_THREADS,
@@ -204,7 +224,11 @@ def _unit(dtype: DType, size: int, stride: int, *, vectors: bool) -> Unit:
 
 def tile_units() -> tuple[Unit, ...]:
     """Every unit that `prepare_tiles` can launch."""
-    return tuple(_unit(dtype, size, stride, vectors=vectors) for dtype, size, stride, vectors in KERNELS)
+    return tuple(
+        _unit(dtype, size, stride, vectors=vectors, spread=spread)
+        for dtype, size, stride, vectors in KERNELS
+        for spread in ((False, True) if stride > 1 else (False,))
+    )
 
 
 def prepare_tiles(problem: ConvolutionProblem, tiles: Tiles, figures: DeviceFigures) -> Calls:
@@ -218,7 +242,7 @@ def prepare_tiles(problem: ConvolutionProblem, tiles: Tiles, figures: DeviceFigu
         source_channel=source.strides[1],
         output_image=output.strides[0],
         output_channel=output.strides[1],
-        **filter_fields(problem, turned=backward),
+        **filter_fields(problem, turned=backward and not tiles.spread),
         source_rows=source.shape[2],
         source_columns=source.shape[3],
         output_rows=output.shape[2],
@@ -233,7 +257,7 @@ def prepare_tiles(problem: ConvolutionProblem, tiles: Tiles, figures: DeviceFigu
         row_tiles=small_divisor(tiles.row_tiles),
         channels=small_divisor(output.shape[1]),
     )
-    unit = _unit(source.dtype, tiles.filter, tiles.stride, vectors=tiles.vectors > 0)
+    unit = _unit(source.dtype, tiles.filter, tiles.stride, vectors=tiles.vectors > 0, spread=tiles.spread)
     places = in_order("w", "source", "output") if backward else in_order("source", "w", "output")
     if not tiles.vectors:
         params["count"] = tiles.count

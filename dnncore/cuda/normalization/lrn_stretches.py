@@ -41,8 +41,8 @@ _RESIDENT = 1024
 """Threads of a multiprocessor that walks are cut for."""
 
 _LEAST = 8
-"""Channels of a part of a walk, where there are too few walks otherwise: a part reads again what its windows reach on either side, but
-that costs less than to wait for memory from stretch to stretch."""
+"""Channels of a part of a walk, where there are too few walks otherwise: a part reads again what its windows reach on either side,
+but that costs less than to wait for memory from stretch to stretch."""
 
 _OF_MEMORY_RATE = {"forward": {2: 0.75, 4: 0.93}, "backward": {2: 0.69, 4: 0.91}}
 """By the bytes of an element [measured on an H200: 64 x 64 x 112 x 112, planes]."""
@@ -98,9 +98,9 @@ class _Frame:
         if len(extents) > 2:
             return f"images and their places are {len(extents)} dimensions in memory, at least; it is for 2"
         channel = tuple(tensor.strides[1] for tensor in tensors)
-        if len(extents) == 1:
-            return cls(1, extents[0], (0,) * _TENSORS, tuple(step[0] for step in steps), channel)
-        return cls(*extents, tuple(step[0] for step in steps), tuple(step[1] for step in steps), channel)
+        images = extents[0] if len(extents) == 2 else 1
+        image = tuple(step[0] if len(extents) == 2 else 0 for step in steps)
+        return cls(images, extents[-1], image, tuple(step[-1] for step in steps), channel)
 
     def are_multiples(self, of: int, *steps: tuple[int, ...]) -> bool:
         """Whether all steps are, and those from image to image."""

@@ -24,7 +24,7 @@ from dnncore.cuda.pooling.vectors import (
     steps,
     vector_width,
     where_aligned,
-    whole_pairs,
+    whole_strips,
     why_no_planes,
     why_no_vectors,
 )
@@ -37,18 +37,34 @@ from dnncore.figures import DeviceFigures
 __all__ = ["RollingGradients"]
 
 _THREADS = 128
-_COLUMNS = 2
-"""Of dx, of a strip; a multiple of each stride."""
-
-_MODES = ("indices", "average")
-"""Of `problem.MODES`: maxima without indices would have to be looked for again."""
+_COLUMNS, _COLUMNS_OF_MAXIMA = 2, 4
+"""Of dx, of a strip; a multiple of each stride. The latter of planes where maxima are found again: neighbouring strips find those
+of the windows between them twice."""
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
-_READ_AND_WRITTEN = ("dy", "indices", "output")
+_READ_AND_WRITTEN = {
+    "max": ("dy", "x", "output"),
+    "indices": ("dy", "indices", "output"),
+    "average": ("dy", "output"),
+}
+"""By mode, of the fields of the parameters."""
+
+_WIDTH_OF_MAXIMA = 4
+"""Channels of a vector where maxima are found again; kVector in pooling_rolling_gradients.cuh."""
 
 _RESIDENT, _RESIDENT_OF_PLANES = 512, 1152
 """Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]."""
+
+_RESIDENT_OF_MAXIMA = {
+    ("vectors", 3, 1): 256,
+    ("vectors", 3, 2): 384,
+    ("vectors", 2, 2): 896,
+    ("planes", 3, 1): 512,
+    ("planes", 3, 2): 640,
+    ("planes", 2, 2): 896,
+}
+"""The same where maxima are found again, by what is walked, extent and stride."""
 
 _MOST_STEPS = 14
 """Of a walk where not all threads have a place at once. Each walk looks at up to two rows of windows that the one above it has
@@ -56,6 +72,9 @@ looked at, too."""
 
 _OF_MEMORY_RATE = {2: 0.72, 4: 0.87}
 """By the bytes of an element [measured on an H200: GoogLeNet's at batch 128, windows of 3 x 3 from indices, channels innermost]."""
+
+_OF_MEMORY_RATE_OF_MAXIMA = {2: 0.6, 4: 0.75}
+"""The same where maxima are found again [predicted: arithmetic takes as long as memory in 16 bits]."""
 
 _OF_MEMORY_RATE_OF_PLANES, _ALONE = {2: 0.6, 4: 0.75}, 0.5
 """The same of planes, and of that, where elements of dx are stored one at a time [measured likewise: ResNet-50's, VGG-16's and
@@ -65,27 +84,23 @@ _PARAMS = struct(
     *BLEND,
     ("dy", ADDRESS),
     ("indices", ADDRESS),
+    ("x", ADDRESS),
     ("output", ADDRESS),
-    ("dy_image", "<i8"),
-    ("indices_image", "<i8"),
-    ("output_image", "<i8"),
-    ("dy_channel", "<i8"),
-    ("indices_channel", "<i8"),
-    ("output_channel", "<i8"),
-    ("dy_step", "<i4", 2),
-    ("indices_step", "<i4", 2),
-    ("output_step", "<i4", 2),
+    *((f"{name}_image", "<i8") for name in ("dy", "indices", "x", "output")),
+    *((f"{name}_channel", "<i8") for name in ("dy", "indices", "x", "output")),
+    *((f"{name}_step", "<i4", 2) for name in ("dy", "indices", "x", "output")),
     *WINDOW_FIELDS,
     *WALK_FIELDS,
     ("steps", "<i4"),
     ("items", "<i4"),
-    ("in_pairs", "<i4"),
+    ("at_once", "<i4"),
+    ("propagates_nan", "<i4"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RollingGradients:
-    """Backward from indices, or of averages. Immutable."""
+    """Backward. Immutable."""
 
     name: str = "rolling"
 
@@ -94,9 +109,9 @@ class RollingGradients:
         tensors = [*_operands(problem).values()]
         if (reason := why_not_walked(problem)) is not None:
             return reason
-        no_vectors = why_no_vectors(problem, tensors, _DTYPES, _MODES)
+        no_vectors = why_no_vectors(problem, tensors, _DTYPES, tuple(MODES))
         of_planes = no_vectors is not None
-        if no_vectors is not None and (no_planes := why_no_planes(problem, tensors, _DTYPES, _MODES)) is not None:
+        if no_vectors is not None and (no_planes := why_no_planes(problem, tensors, _DTYPES, tuple(MODES))) is not None:
             return no_vectors if no_planes == no_vectors else f"{no_vectors}, and {no_planes}"
         anywhere = ANYWHERE_BACKWARD.offer(problem, figures)
         if isinstance(anywhere, str):
@@ -106,8 +121,9 @@ class RollingGradients:
             return reason
         moved = sum(tensor.size * tensor.dtype.itemsize for tensor in tensors)
         dx = problem.outputs[0]
-        rate = (_OF_MEMORY_RATE_OF_PLANES if of_planes else _OF_MEMORY_RATE)[dx.dtype.itemsize]
-        if of_planes and not whole_pairs(dx):
+        rates = _OF_MEMORY_RATE_OF_PLANES if of_planes else _OF_MEMORY_RATE
+        rate = (_OF_MEMORY_RATE_OF_MAXIMA if mode_of(problem) == "max" else rates)[dx.dtype.itemsize]
+        if of_planes and not whole_strips(dx, _columns(problem, of_planes=of_planes)):
             rate *= _ALONE
         seconds = moved / (figures.bytes_per_second * rate)
         prepare = partial(_prepare, problem, walks, anywhere, figures, of_planes=of_planes)
@@ -132,8 +148,21 @@ def _operands(problem: PoolingProblem) -> dict[str, TensorDescriptor]:
     return {
         name: tensor
         for name, tensor in zip(operands_of(problem).fields, (*problem.inputs, *problem.outputs), strict=True)
-        if name in _READ_AND_WRITTEN
+        if name in _READ_AND_WRITTEN[mode_of(problem)]
     }
+
+
+def _columns(problem: PoolingProblem, *, of_planes: bool) -> int:
+    return _columns_of(mode_of(problem), of_planes=of_planes)
+
+
+def _columns_of(mode: str, *, of_planes: bool) -> int:
+    return _COLUMNS_OF_MAXIMA if of_planes and mode == "max" else _COLUMNS
+
+
+def _width(problem: PoolingProblem) -> int:
+    """Channels of a vector."""
+    return _WIDTH_OF_MAXIMA if mode_of(problem) == "max" else vector_width(problem.outputs[0].dtype)
 
 
 def _window(problem: PoolingProblem) -> tuple[int, int]:
@@ -143,13 +172,16 @@ def _window(problem: PoolingProblem) -> tuple[int, int]:
 def _walks(problem: PoolingProblem, figures: DeviceFigures, *, of_planes: bool) -> Walks:
     (images, channels, _, columns), pooling = problem.outputs[0].shape, problem.pooling
     outside = 0 if of_planes else pooling.padding[1][0] % pooling.stride[1]
+    resident = _RESIDENT_OF_PLANES if of_planes else _RESIDENT
+    if mode_of(problem) == "max":
+        resident = _RESIDENT_OF_MAXIMA["planes" if of_planes else "vectors", *_window(problem)]
     return Walks.of(
         (images, channels, _steps(problem), columns + outside),
-        None if of_planes else vector_width(problem.outputs[0].dtype),
-        columns=_COLUMNS,
+        None if of_planes else _width(problem),
+        columns=_columns(problem, of_planes=of_planes),
         at_once=1,
         most=_MOST_STEPS,
-        resident=figures.multiprocessors * (_RESIDENT_OF_PLANES if of_planes else _RESIDENT),
+        resident=figures.multiprocessors * resident,
     )
 
 
@@ -162,29 +194,31 @@ def _steps(problem: PoolingProblem) -> int:
 def _prepare(
     problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: DeviceFigures, *, of_planes: bool
 ) -> Calls:
-    dx = problem.outputs[0]
-    in_pairs = of_planes and whole_pairs(dx)
+    dx, columns = problem.outputs[0], _columns(problem, of_planes=of_planes)
+    at_once = of_planes and whole_strips(dx, columns)
     params = record(
         _PARAMS,
         **windows_of(problem),
         **walks.fields,
         steps=_steps(problem),
-        in_pairs=in_pairs,
+        at_once=at_once,
+        propagates_nan=problem.pooling.propagate_nan,
     )
     for name, tensor in _operands(problem).items():
         itemsize = tensor.dtype.itemsize
         params[f"{name}_image"] = tensor.strides[0] * itemsize
-        params[f"{name}_channel"] = (tensor.strides[1] if of_planes else vector_width(dx.dtype)) * itemsize
+        params[f"{name}_channel"] = (tensor.strides[1] if of_planes else _width(problem)) * itemsize
         params[f"{name}_step"] = tuple(step * itemsize for step in steps(tensor))
     unit = _units(dx.dtype, _window(problem), of_planes=of_planes)[mode_of(problem)]
     blocks = -(-walks.items // _THREADS)
-    fields = [name if name in _READ_AND_WRITTEN else None for name in operands_of(problem).fields]
+    used = _READ_AND_WRITTEN[mode_of(problem)]
+    fields = [name if name in used else None for name in operands_of(problem).fields]
     calls = kernel_call(unit, blocks, _THREADS, params, in_order(*fields), starts_early=figures.starts_early)
     if not of_planes:
         vectors = {operand: VECTOR_BYTES for operand, name in enumerate(fields) if name is not None}
         return where_aligned(calls, anywhere.prepare, vectors)
-    if in_pairs:
-        return where_aligned(calls, anywhere.prepare, {len(fields) - 1: _COLUMNS * dx.dtype.itemsize})
+    if at_once:
+        return where_aligned(calls, anywhere.prepare, {len(fields) - 1: columns * dx.dtype.itemsize})
     return calls
 
 
@@ -192,13 +226,9 @@ def _units(dtype: DType, window: tuple[int, int], *, of_planes: bool) -> dict[st
     """By mode; those of a dtype and a window share a source."""
     (extent, stride), element, what = window, c_type(dtype), "planes" if of_planes else "vectors"
     entries = {
-        mode: f"pooling_backward_rolling_{mode}_{element}_{what}_{extent}x{extent}_stride_{stride}" for mode in _MODES
+        mode: f"pooling_backward_rolling_{mode}_{element}_{what}_{extent}x{extent}_stride_{stride}" for mode in MODES
     }
-    lies = "true" if of_planes else "false"
-    functions = {
-        entry: f"pooling_rolling_gradients<{element}, PoolingMode::{MODES[mode]}, {lies}, {extent}, {stride}, {_COLUMNS}>"
-        for mode, entry in entries.items()
-    }
+    functions = {entry: _function(dtype, mode, window, of_planes=of_planes) for mode, entry in entries.items()}
     units = generate_together(
         "dnncore/pooling_rolling_gradients.cuh",
         functions,
@@ -208,3 +238,9 @@ def _units(dtype: DType, window: tuple[int, int], *, of_planes: bool) -> dict[st
         starts_early=True,
     )
     return {mode: units[entry] for mode, entry in entries.items()}
+
+
+def _function(dtype: DType, mode: str, window: tuple[int, int], *, of_planes: bool) -> str:
+    (extent, stride), columns = window, _columns_of(mode, of_planes=of_planes)
+    kind = f"{c_type(dtype)}, PoolingMode::{MODES[mode]}, {'true' if of_planes else 'false'}"
+    return f"pooling_rolling_gradients<{kind}, {extent}, {stride}, {columns}>"

@@ -18,7 +18,7 @@ from dnncore.cuda.pooling.problem import (
     why_not_walked,
     windows_of,
 )
-from dnncore.cuda.pooling.vectors import ANYWHERE, steps, where_aligned, whole_pairs, why_no_planes
+from dnncore.cuda.pooling.vectors import ANYWHERE, steps, where_aligned, whole_strips, why_no_planes
 from dnncore.cuda.pooling.walks import Walks
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
@@ -107,7 +107,7 @@ def _walks(problem: PoolingProblem, figures: DeviceFigures) -> Walks:
 
 def _in_pairs(problem: PoolingProblem) -> bool:
     """Whether a strip's outputs can be stored at once."""
-    return all(whole_pairs(tensor) for tensor in problem.outputs)
+    return all(whole_strips(tensor, _COLUMNS) for tensor in problem.outputs)
 
 
 def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: DeviceFigures) -> Calls:

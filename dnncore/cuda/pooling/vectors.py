@@ -19,7 +19,7 @@ __all__ = [
     "steps",
     "vector_width",
     "where_aligned",
-    "whole_pairs",
+    "whole_strips",
     "why_no_planes",
     "why_no_vectors",
 ]
@@ -101,10 +101,10 @@ def why_no_planes(
     return None
 
 
-def whole_pairs(tensor: TensorDescriptor) -> bool:
-    """Whether all columns of planes can be stored two at a time where the tensor begins at an even element."""
+def whole_strips(tensor: TensorDescriptor, columns: int) -> bool:
+    """Whether planes can be stored so many columns at a time where the tensor begins at a multiple of as many elements."""
     others = [tensor.strides[axis] for axis in (0, 1, 2) if tensor.shape[axis] > 1]
-    return tensor.shape[3] % 2 == 0 and all(stride % 2 == 0 for stride in others)
+    return tensor.shape[3] % columns == 0 and all(stride % columns == 0 for stride in others)
 
 
 def where_aligned(vectorized: Calls, anywhere: Callable[[], Calls], nbytes: Mapping[int, int]) -> Calls:

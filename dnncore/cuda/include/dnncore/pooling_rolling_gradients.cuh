@@ -1,6 +1,6 @@
-// Gradients of pooling over two spatial dimensions: of maxima from dy and their indices, of averages from dy. A thread takes kColumns
-// neighbouring columns of dx, of a vector of channels (16 bytes) where these are innermost, else of one channel, and walks down the
-// rows of windows. It keeps sums for the rows of dx that a row of windows reaches. Those that no later window reaches are written,
+// Gradients of pooling over two spatial dimensions: of maxima from dy and their indices, or from dy and x, where each thread finds the
+// maxima of its windows again (pooling_maxima.cuh); of averages from dy. A thread takes kColumns neighbouring columns of dx, of a
+// vector of channels (up to 16 bytes) where these are innermost, else of one channel, and walks down the rows of windows. It keeps sums for the rows of dx that a row of windows reaches. Those that no later window reaches are written,
 // the others move up.
 //
 //     row p of windows          rows of dx, windows of 3 x 3, stride 2
@@ -10,11 +10,13 @@
 //
 // So a thread loads what a window passes on once, however many rows of dx that goes to, and no sum is ever added to in memory.
 // Neighbouring threads have the neighbouring vectors of a group of channels, then neighbouring strips, as in pooling_rolling.cuh; of
-// planes neighbouring strips, whose columns are stored two at a time where rows let them.
+// planes neighbouring strips, whose columns are stored at once where rows let them.
 #pragma once
 
-#include "dnncore/common/loaded.cuh"
-#include "dnncore/pooling_mode.cuh"
+#include <type_traits>
+
+#include "dnncore/common/factors.cuh"
+#include "dnncore/pooling_maxima.cuh"
 
 namespace dnncore {
 
@@ -23,15 +25,19 @@ struct RollingGradientsParams {
   Blend blend;
   const void* dy;
   const int32* indices;
+  const void* x;
   void* output;
   int64 dy_image;
   int64 indices_image;
+  int64 x_image;
   int64 output_image;
   int64 dy_channel;  // from a vector of channels to the next, or from a plane
   int64 indices_channel;
+  int64 x_channel;
   int64 output_channel;
   int32 dy_step[2];
   int32 indices_step[2];
+  int32 x_step[2];
   int32 output_step[2];
   int32 x_extent[2];
   int32 y_extent[2];
@@ -45,7 +51,8 @@ struct RollingGradientsParams {
   int32 walk;            // steps, at most; each completes kStride rows of dx
   int32 steps;           // of an image
   int32 items;           // walks of strips of vectors of all images
-  int32 in_pairs;        // of planes: every strip is inside, and can be stored at once
+  int32 at_once;         // of planes: every strip is inside, and can be stored at once
+  int32 propagates_nan;
 };
 
 // What a window passes on, on its way from memory: a vector of dy, and where each of its maxima was.
@@ -65,18 +72,35 @@ struct PassedOn {
   __device__ __forceinline__ int32 place(int i) const { return reinterpret_cast<const int32*>(&places[i / kAtOnce].word)[i % kAtOnce]; }
 };
 
+// Of pooling that has nothing to find in x.
+struct NoMaxima {
+  template <int kRows>
+  struct Rows {};
+  static constexpr int kKept = 0, kNew = 0;
+};
+
 // kVector is 1 for planes. kPhase is where in the stride of windows a strip begins.
-template <typename T, PoolingMode kMode, int kVector, int kWindow, int kStride, int kPhase, int kColumns>
+template <typename T, PoolingMode kMode, bool kPropagatesNan, bool kOfPlanes, int kWindow, int kStride, int kPhase, int kColumns>
 struct RollingGradients {
+  static constexpr bool kFinds = kMode == PoolingMode::kMax;
+  // Of 16 bytes, or half of that of 16-bit elements whose maxima are found: their registers are many.
+  static constexpr int kVector = kOfPlanes ? 1 : kFinds ? 4 : 16 / sizeof(T);
   using C = Compute<T>;
   using Window = PassedOn<T, kMode, kVector>;
-  static constexpr bool kOfPlanes = kVector == 1;
   static constexpr int kReach = (kWindow - 1) / kStride;               // rows of windows over a place before its last one
   static constexpr int kBefore = (kWindow - 1 - kPhase) / kStride;     // windows over a strip before that in whose stride it begins
   static constexpr int kWide = (kPhase + kColumns - 1) / kStride + 1 + kBefore;  // windows over a strip, along a row
   static_assert(kColumns % kStride == 0, "strips begin alike");
+  using Maxima = std::conditional_t<kFinds, StripMaxima<T, kPropagatesNan, kVector, kWindow, kStride, kWide>, NoMaxima>;
+
+  // What a step takes from memory.
+  struct Row {
+    Window windows[kWide];
+    typename Maxima::template Rows<Maxima::kNew> x;
+  };
 
   const RollingGradientsParams& params;
+  const Factors<C> factors;
   const char* dy;       // what the strip's first window passes on, in the next row of windows
   const char* indices;  // likewise
   char* output;         // of the strip's first column, in the next row to write
@@ -86,8 +110,10 @@ struct RollingGradients {
   int32 step;           // the next one
   int32 begin;          // the first one to write
   int32 end;            // behind the last one
+  int64 plane;          // bytes to the strip's channels in x
 
-  __device__ __forceinline__ RollingGradients(const RollingGradientsParams& params, int32 item) : params(params) {
+  __device__ __forceinline__ RollingGradients(const RollingGradientsParams& params, int32 item)
+      : params(params), factors(params.blend) {
     const SmallQuotientRemainder vector = divide(item, params.vectors);
     const SmallQuotientRemainder strip = divide(vector.quotient, params.strips);
     const SmallQuotientRemainder group = divide(strip.quotient, params.groups);
@@ -111,12 +137,14 @@ struct RollingGradients {
       indices += image * params.indices_image + channel * params.indices_channel +
                  (row * params.indices_step[0] + static_cast<int64>(window) * indices_column());
     }
+    plane = image * params.x_image + channel * params.x_channel;
     output = static_cast<char*>(params.output) + image * params.output_image + channel * params.output_channel +
              (static_cast<int64>(top_of(begin)) * params.output_step[0] + static_cast<int64>(left) * output_column());
   }
 
   // Of planes, columns are known to be neighbours.
   __device__ __forceinline__ int32 dy_column() const { return kOfPlanes ? static_cast<int32>(sizeof(T)) : params.dy_step[1]; }
+  __device__ __forceinline__ int32 x_column() const { return kOfPlanes ? static_cast<int32>(sizeof(T)) : params.x_step[1]; }
   __device__ __forceinline__ int32 indices_column() const { return kOfPlanes ? static_cast<int32>(sizeof(int32)) : params.indices_step[1]; }
   __device__ __forceinline__ int32 output_column() const { return kOfPlanes ? static_cast<int32>(sizeof(T)) : params.output_step[1]; }
 
@@ -124,14 +152,25 @@ struct RollingGradients {
   __device__ __forceinline__ int32 first() const { return params.before[0] / kStride; }
   __device__ __forceinline__ int32 top_of(int32 number) const { return (first() + number) * kStride - params.before[0]; }
 
+  // What finds the maxima of the windows from the next row of them on.
+  __device__ __forceinline__ Maxima maxima() const {
+    if constexpr (kFinds) {
+      return {static_cast<const char*>(params.x) + plane, params.x_step[0], x_column(), params.x_extent[0], params.x_extent[1],
+              top_of(step), window * kStride - params.before[1]};
+    } else {
+      return {};
+    }
+  }
+
   // Ask for the windows over the strip in the next row of windows, which a step is for.
-  __device__ __forceinline__ void load(Window (&windows)[kWide], int32 number) {
+  __device__ __forceinline__ void load(Row& row, int32 number, Maxima& maxima) {
     const bool is_row = number < end && static_cast<uint32>(first() + number) < static_cast<uint32>(params.y_extent[0]);
 #pragma unroll
     for (int n = 0; n < kWide; ++n) {
-      windows[n].load_if(is_row && (inside >> n & 1) != 0, dy + n * static_cast<int64>(dy_column()),
+      row.windows[n].load_if(is_row && (inside >> n & 1) != 0, dy + n * static_cast<int64>(dy_column()),
                          indices + n * static_cast<int64>(indices_column()));
     }
+    if constexpr (kFinds) maxima.load(row.x, top_of(number) + Maxima::kKept, is_row);
     dy += params.dy_step[0];
     if constexpr (kMode == PoolingMode::kIndices) indices += params.indices_step[0];
   }
@@ -143,13 +182,28 @@ struct RollingGradients {
     return C(1) / static_cast<C>(max(places, 1));
   }
 
+  // The number that names a place of the strip in `PassedOn` or in `Maxima::Places`. Of a row or a column outside, indices may have it
+  // for another place; such sums are not written.
+  __device__ __forceinline__ int32 place_of(int32 row, int c) const {
+    if constexpr (kFinds) return row * kPlacesOfRow + kPhase + kBefore * kStride + c;
+    return static_cast<int32>(static_cast<uint32>(row) * static_cast<uint32>(params.x_extent[1])) + left + c;
+  }
+
   // Add what the windows of a row pass on.
-  __device__ __forceinline__ void take(const Window (&windows)[kWide], C (&sums)[kWindow][kColumns][kVector]) const {
+  __device__ __forceinline__ void take(const Row& row, Maxima& maxima, C (&sums)[kWindow][kColumns][kVector]) const {
     const int32 top = top_of(step);
+    const auto found = [&] {
+      if constexpr (kFinds) return maxima.look(row.x, top);
+      else return 0;
+    }();
+    const auto takes = [&](int n, int i, int32 place) {
+      if constexpr (kFinds) return found.at[n][i] == place;
+      else return kMode == PoolingMode::kAverage || row.windows[n].place(i) == place;
+    };
 #pragma unroll
     for (int n = 0; n < kWide; ++n) {
       C gradient[kVector];
-      windows[n].gradient.widen_into(gradient);
+      row.windows[n].gradient.widen_into(gradient);
       if constexpr (kMode == PoolingMode::kAverage) {
         const C part = share(0, first() + step) * share(1, window + n);
 #pragma unroll
@@ -161,26 +215,14 @@ struct RollingGradients {
         if (s < 0 || s >= kWindow) continue;
 #pragma unroll
         for (int r = 0; r < kWindow; ++r) {
-          // Of a row or a column outside, it may be the number of another place; such sums are not written.
-          const int32 place = static_cast<int32>(static_cast<uint32>(top + r) * static_cast<uint32>(params.x_extent[1])) + left + c;
+          const int32 place = place_of(top + r, c);
 #pragma unroll
           for (int i = 0; i < kVector; ++i) {
-            if (kMode == PoolingMode::kAverage || windows[n].place(i) == place) sums[r][c][i] += gradient[i];
+            if (takes(n, i, place)) sums[r][c][i] += gradient[i];
           }
         }
       }
     }
-  }
-
-  // Blend sums, which lie side by side, into their places.
-  template <int kNumber>
-  __device__ __forceinline__ void write(const C (&sums)[kNumber], char* place) const {
-    using Stored = Vector<T, kNumber>;
-    Stored vector{};
-    if (params.blend.beta != 0.0) vector = *reinterpret_cast<const Stored*>(place);
-#pragma unroll
-    for (int i = 0; i < kNumber; ++i) blend_into(params.blend, sums[i], &vector.at[i]);
-    *reinterpret_cast<Stored*>(place) = vector;
   }
 
   // The next row of dx, if it is one.
@@ -188,33 +230,33 @@ struct RollingGradients {
     char* const line = output;
     output += params.output_step[0];
     if (static_cast<uint32>(row) >= static_cast<uint32>(params.x_extent[0])) return;
-    if (kOfPlanes && params.in_pairs != 0) {
+    if (kOfPlanes && params.at_once != 0) {
       C pair[kColumns];
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) pair[c] = sums[c][0];
-      write(pair, line);
+      factors.blend_into(pair, reinterpret_cast<T*>(line));
       return;
     }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       if (static_cast<uint32>(left + c) >= static_cast<uint32>(params.x_extent[1])) continue;
-      write(sums[c], line + c * static_cast<int64>(output_column()));
+      factors.blend_into(sums[c], reinterpret_cast<T*>(line + c * static_cast<int64>(output_column())));
     }
   }
 
   __device__ __forceinline__ void roll() {
     C sums[kWindow][kColumns][kVector] = {};
-    Window windows[kWide], next[kWide];
-    if (kOfPlanes) load(next, step);
+    Maxima found = maxima();
+    Row row, next;
+    if (kOfPlanes) load(next, step, found);
     for (; step < end; ++step) {
       if constexpr (kOfPlanes) {  // a step's loads are few: those of the next one are under way, too
-#pragma unroll
-        for (int n = 0; n < kWide; ++n) windows[n] = next[n];
-        load(next, step + 1);
+        row = next;
+        load(next, step + 1, found);
       } else {
-        load(windows, step);
+        load(row, step, found);
       }
-      take(windows, sums);
+      take(row, found, sums);
       if (step >= begin) {
 #pragma unroll
         for (int r = 0; r < kStride; ++r) write_row(top_of(step) + r, sums[r]);
@@ -231,15 +273,23 @@ struct RollingGradients {
   }
 };
 
+template <typename T, PoolingMode kMode, bool kPropagatesNan, bool kOfPlanes, int kWindow, int kStride, int kColumns>
+__device__ __forceinline__ void roll_gradients(const RollingGradientsParams& params, int32 item) {
+  if (kOfPlanes && kStride == 2 && params.before[1] % 2 != 0) {
+    RollingGradients<T, kMode, kPropagatesNan, kOfPlanes, kWindow, kStride, kStride - 1, kColumns>(params, item).roll();
+  } else {
+    RollingGradients<T, kMode, kPropagatesNan, kOfPlanes, kWindow, kStride, 0, kColumns>(params, item).roll();
+  }
+}
+
 template <typename T, PoolingMode kMode, bool kOfPlanes, int kWindow, int kStride, int kColumns>
 __device__ void pooling_rolling_gradients(const RollingGradientsParams& params) {
   const int32 item = static_cast<int32>(blockIdx.x * blockDim.x + threadIdx.x);
   if (item >= params.items) return;
-  constexpr int kVector = kOfPlanes ? 1 : 16 / sizeof(T);
-  if (kOfPlanes && kStride == 2 && params.before[1] % 2 != 0) {
-    RollingGradients<T, kMode, kVector, kWindow, kStride, kStride - 1, kColumns>(params, item).roll();
+  if (kMode == PoolingMode::kMax && params.propagates_nan != 0) {
+    roll_gradients<T, kMode, true, kOfPlanes, kWindow, kStride, kColumns>(params, item);
   } else {
-    RollingGradients<T, kMode, kVector, kWindow, kStride, 0, kColumns>(params, item).roll();
+    roll_gradients<T, kMode, false, kOfPlanes, kWindow, kStride, kColumns>(params, item);
   }
 }
 

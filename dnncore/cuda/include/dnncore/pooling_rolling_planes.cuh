@@ -14,7 +14,6 @@
 
 #include "dnncore/common/loaded.cuh"
 #include "dnncore/pooling_mode.cuh"
-#include "dnncore/ptx/extremum.cuh"
 
 namespace dnncore {
 
@@ -42,30 +41,6 @@ struct RollingPlanesParams {
   int32 items;            // walks of strips of all planes
   int32 in_pairs;         // every strip is whole, and can be stored at once
   int32 propagates_nan;
-};
-
-// What windows have in some of their places: the maximum, and where it is, or the sum.
-template <typename T, PoolingMode kMode, bool kPropagatesNan>
-struct InWindow {
-  using C = Compute<T>;
-  static constexpr bool kKeepsPlaces = kMode == PoolingMode::kIndices;
-  C value;
-  int32 place;
-
-  __device__ __forceinline__ static InWindow nothing() { return {kMode == PoolingMode::kAverage ? C(0) : -C(INFINITY), 0}; }
-  // With places that come behind its own.
-  __device__ __forceinline__ void join(const InWindow& next) {
-    if constexpr (kMode == PoolingMode::kAverage) {
-      value += next.value;
-    } else if constexpr (kKeepsPlaces) {
-      // As `exceeds` has it, by one comparison fewer: what is neither larger nor smaller nor equal is NaN.
-      const bool is_larger = kPropagatesNan ? !(next.value <= value) && value == value : next.value > value;
-      value = is_larger ? next.value : value;
-      place = is_larger ? next.place : place;
-    } else {
-      value = kPropagatesNan ? larger(value, next.value) : fmaxf(value, next.value);
-    }
-  }
 };
 
 template <typename T, PoolingMode kMode, bool kPropagatesNan, int kWindow, int kStride, int kColumns>

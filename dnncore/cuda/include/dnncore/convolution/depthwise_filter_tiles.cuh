@@ -69,7 +69,7 @@ __device__ __forceinline__ void add_plane_tile(
   using C = Compute<T>;
   constexpr int kWide = 16 / sizeof(T), kColumns = kWide / kStride, kPiece = kPieceBytes / sizeof(T);
   constexpr int kRows = kStride * (kTileRows - 1) + kFilter, kStored = kPiece / kStride, kPieces = kColumns / kStored;
-  using Row = PlaneRow<T, kFilter, kStride, kWide, kPiece>;
+  using Row = PlaneRow<T, Strided<kFilter, kStride>, kWide, kPiece>;
   const int32 first = tile.row * kTileRows, column = tile.strip * kColumns, x_column = tile.strip * kWide;
   x += tile.image * params.x_image + x_column;
   dy += tile.image * params.dy_image + static_cast<int64>(first) * params.dy_row + column;

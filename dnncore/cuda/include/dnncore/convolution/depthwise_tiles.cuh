@@ -1,6 +1,6 @@
 // Depthwise convolution with small square filters that are not dilated, on aligned rows or vectors of channels:
-// forward, and backward-data of stride 1, which is forward with the filter turned round. A thread computes a tile, few
-// rows of few columns. All loads of a tile are under way before the first element is widened; each element is widened
+// forward; backward-data of stride 1, which is forward with the filter turned round; and backward-data of stride 2, where
+// an output meets every other tap (Spread). A thread computes a tile, few rows of few columns. All loads of a tile are under way before the first element is widened; each element is widened
 // once and meets all its taps in registers, which bound the size of a tile. The number of taps is a template argument,
 // and the padding in front of a row is half a filter: tiles then start at aligned places, and a row needs beside its
 // tile only a halo of half a filter, which comes from the L1 cache.
@@ -13,9 +13,12 @@
 //                    |     tile      |
 //                    +---------------+            channels innermost: kHigh x kColumns places of kVector channels
 //
+// Of stride 2 backward it is the tile that is twice as high and wide as what it reads, and a row of it has 16 bytes.
+//
 // Padding consists of zeros that are multiplied, so a filter that is not finite shows at the border, backward too.
 #pragma once
 
+#include "dnncore/common/factors.cuh"
 #include "dnncore/convolution/depthwise.cuh"
 #include "dnncore/ptx/early_launch.cuh"
 
@@ -60,21 +63,58 @@ struct TileParams {
   int32 reads_filters_early;  // whether w is there before the kernel before has ended
 };
 
+// Which places of the source the outputs of a tile meet, along an axis: forward, and backward-data of stride 1. Places are counted
+// from the first one that the tile's first output meets.
+template <int kFilter_, int kStride>
+struct Strided {
+  static constexpr int kFilter = kFilter_;
+  static constexpr int kLeft = (kFilter - 1) / 2;  // of a halo along a row
+  static constexpr int kRight = kFilter - kLeft > kStride ? kFilter - kLeft - kStride : 0;
+
+  // Places of the source under so many outputs, and those that they meet.
+  __host__ __device__ static constexpr int under(int outputs) { return outputs * kStride; }
+  __host__ __device__ static constexpr int met_by(int outputs) { return kStride * (outputs - 1) + kFilter; }
+  // The place that an output meets through a tap, -1 where it meets none.
+  __host__ __device__ static constexpr int place(int output, int tap) { return output * kStride + tap; }
+  // In the source, the first place that tiles from an output on meet.
+  __device__ __forceinline__ static int32 first(int32 output, int32 padding) { return output * kStride - padding; }
+};
+
+// The same for backward-data of stride 2 and half a filter of padding. Of dx, even places meet the taps that lie an even number of
+// taps from the middle one, odd places the others; tiles begin at even ones.
+//
+//     dx      0     1     2     3        filters of 3 x 3: 0 meets dy 0 through tap 1; 1 meets 0 through 2, and 1 through 0
+//     dy      0           1           2
+template <int kFilter_>
+struct Spread {
+  static constexpr int kFilter = kFilter_;
+  static constexpr int kHalf = kFilter / 2;
+  static constexpr int kLeft = kHalf / 2;
+  static constexpr int kRight = (kHalf + 1) / 2;
+
+  __host__ __device__ static constexpr int under(int outputs) { return outputs / 2; }
+  __host__ __device__ static constexpr int met_by(int outputs) { return kLeft + under(outputs) + kRight; }
+  __host__ __device__ static constexpr int place(int output, int tap) {
+    const int twice = output + kHalf - tap;
+    return twice % 2 == 0 ? twice / 2 + kLeft : -1;
+  }
+  __device__ __forceinline__ static int32 first(int32 output, int32) { return output / 2 - kLeft; }
+};
+
 // What a tile reads of one row of an image whose columns are innermost, as it is stored: kWide elements in pieces of
 // kPiece, and halos.
-template <typename T, int kFilter, int kStride, int kWide, int kPiece>
+template <typename T, typename Meeting, int kWide, int kPiece>
 struct PlaneRow {
-  static constexpr int kLeft = (kFilter - 1) / 2;
-  static constexpr int kRight = kFilter - kLeft > kStride ? kFilter - kLeft - kStride : 0;
+  static constexpr int kLeft = Meeting::kLeft, kRight = Meeting::kRight;
   static constexpr int kAll = kLeft + kWide + kRight;
 
-  Loaded<T, kLeft> left;
+  Loaded<T, kLeft == 0 ? 1 : kLeft> left;
   Loaded<T, kPiece> pieces[kWide / kPiece];
   Loaded<T, kRight == 0 ? 1 : kRight> right;
 
   // `place` is the address of `column`, which may lie past the end.
   __device__ __forceinline__ void load(bool inside, const T* place, int32 column, int32 columns) {
-    left.load_if(inside && column > 0 && column <= columns, place - kLeft);
+    if constexpr (kLeft > 0) left.load_if(inside && column > 0 && column <= columns, place - kLeft);
 #pragma unroll
     for (int i = 0; i < kWide / kPiece; ++i) {
       pieces[i].load_if(inside && column + i * kPiece < columns, place + i * kPiece);
@@ -87,40 +127,17 @@ struct PlaneRow {
 #pragma unroll
       for (int i = 0; i < static_cast<int>(sizeof(part) / sizeof(part[0])); ++i) values[first + i] = part[i];
     };
-    Compute<T> before[kLeft], middle[kPiece];
-    put(left, 0, before);
+    Compute<T> middle[kPiece];
+    if constexpr (kLeft > 0) {
+      Compute<T> before[kLeft];
+      put(left, 0, before);
+    }
 #pragma unroll
     for (int i = 0; i < kWide / kPiece; ++i) put(pieces[i], kLeft + i * kPiece, middle);
     if constexpr (kRight > 0) {
       Compute<T> after[kRight];
       put(right, kLeft + kWide, after);
     }
-  }
-};
-
-// The blending factors in the compute type, converted once for all that a thread writes.
-template <typename C>
-struct Factors {
-  C alpha;
-  C beta;
-  bool reads;
-
-  __device__ __forceinline__ explicit Factors(const Blend& blend)
-      : alpha(static_cast<C>(blend.alpha)), beta(static_cast<C>(blend.beta)), reads(blend.beta != 0.0) {}
-
-  template <typename T, int kVector>
-  __device__ __forceinline__ void blend_into(const C (&values)[kVector], T* target) const {
-    using Stored = Vector<T, kVector>;
-    Stored vector;
-    if (reads) {
-      const Stored old = *reinterpret_cast<const Stored*>(target);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) vector.at[i] = narrow<T>(alpha * values[i] + beta * widen(old.at[i]));
-    } else {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) vector.at[i] = narrow<T>(alpha * values[i]);
-    }
-    *reinterpret_cast<Stored*>(target) = vector;
   }
 };
 
@@ -141,19 +158,26 @@ __device__ __forceinline__ void finish_tile(
   finish<T, kVector>(params.epilogue, channel, residual, sums);
 }
 
-template <typename T, int kFilter, int kStride, int kPieceBytes>
+// Columns of outputs of a tile of which 16 bytes are the wider one of what is read and what is written.
+template <typename T, typename Meeting>
+__host__ __device__ constexpr int columns_of_planes() {
+  constexpr int kElements = 16 / sizeof(T);
+  return Meeting::under(kElements) > kElements ? kElements * kElements / Meeting::under(kElements) : kElements;
+}
+
+template <typename T, typename Meeting, int kPieceBytes>
 __device__ __forceinline__ void plane_tile(const TileParams& params) {
   using C = Compute<T>;
-  constexpr int kWide = 16 / sizeof(T), kColumns = kWide / kStride, kPiece = kPieceBytes / sizeof(T);
-  constexpr int kRows = kStride * (kTileRows - 1) + kFilter, kStored = kPiece / kStride;
-  using Row = PlaneRow<T, kFilter, kStride, kWide, kPiece>;
+  constexpr int kFilter = Meeting::kFilter, kColumns = columns_of_planes<T, Meeting>(), kWide = Meeting::under(kColumns);
+  constexpr int kRows = Meeting::met_by(kTileRows), kStored = kColumns * kPieceBytes / 16;
+  using Row = PlaneRow<T, Meeting, kWide, kWide * kPieceBytes / 16>;
   const int32 item = static_cast<int32>(blockIdx.x * blockDim.x + threadIdx.x);
   if (item >= params.count) return;
   const SmallQuotientRemainder strip = divide(item, params.strips);
   const SmallQuotientRemainder rows = divide(strip.quotient, params.row_tiles);
   const SmallQuotientRemainder image = divide(rows.quotient, params.channels);
   const int32 channel = image.remainder, column = strip.remainder * kWide;
-  const int32 first = rows.remainder * kTileRows * kStride - params.padding;
+  const int32 first = Meeting::first(rows.remainder * kTileRows, params.padding);
   const T* const source = static_cast<const T*>(params.source) + image.quotient * params.source_image +
                           channel * params.source_channel + column;
   const T* const w = static_cast<const T*>(params.w) + params.w_offset + channel * params.w_filter;
@@ -179,13 +203,17 @@ __device__ __forceinline__ void plane_tile(const TileParams& params) {
     loaded[r].widen_into(values);
 #pragma unroll
     for (int out = 0; out < kTileRows; ++out) {
-      const int t = r - out * kStride;
-      if (t < 0 || t >= kFilter) continue;
 #pragma unroll
-      for (int u = 0; u < kFilter; ++u) {
-        const C weight = widen(stored[t][u]);
+      for (int t = 0; t < kFilter; ++t) {
+        if (Meeting::place(out, t) != r) continue;
 #pragma unroll
-        for (int n = 0; n < kColumns; ++n) sums[out][n] += weight * values[n * kStride + u];
+        for (int u = 0; u < kFilter; ++u) {
+          const C weight = widen(stored[t][u]);
+#pragma unroll
+          for (int n = 0; n < kColumns; ++n) {
+            if (Meeting::place(n, u) >= 0) sums[out][n] += weight * values[Meeting::place(n, u)];
+          }
+        }
       }
     }
   }
@@ -213,22 +241,22 @@ __device__ __forceinline__ void plane_tile(const TileParams& params) {
 }
 
 // Columns are innermost; a thread takes one tile.
-template <typename T, int kFilter, int kStride>
+template <typename T, typename Meeting>
 __device__ void tiles_of_planes(const TileParams& params) {
   let_next_start();
   wait_for_previous();
   if (params.piece == 16) {
-    plane_tile<T, kFilter, kStride, 16>(params);
+    plane_tile<T, Meeting, 16>(params);
   } else {
-    plane_tile<T, kFilter, kStride, 8>(params);
+    plane_tile<T, Meeting, 8>(params);
   }
 }
 
 // Channels are innermost: a thread takes tiles of kHigh x kColumns places of kVector channels, one below another.
-template <typename T, int kFilter, int kStride, int kVector, int kHigh, int kColumns>
+template <typename T, typename Meeting, int kVector, int kHigh, int kColumns>
 __device__ void tiles_of_channels(const TileParams& params) {
   using C = Compute<T>;
-  constexpr int kWide = kStride * (kColumns - 1) + kFilter, kRows = kStride * (kHigh - 1) + kFilter;
+  constexpr int kFilter = Meeting::kFilter, kWide = Meeting::met_by(kColumns), kRows = Meeting::met_by(kHigh);
   extern __shared__ __align__(16) unsigned char shared[];
   C* const weights = reinterpret_cast<C*>(shared);  // [kFilter][kFilter][chunk's channels]
   const int32 chunk = blockIdx.x % params.chunks, group = blockIdx.x / params.chunks % params.groups;
@@ -248,7 +276,7 @@ __device__ void tiles_of_channels(const TileParams& params) {
   const int32 item = group * (static_cast<int32>(blockDim.x) / params.vectors) + threadIdx.x / params.vectors;
   if (channel >= channels || item >= params.count) return;
   const SmallQuotientRemainder image = divide(item, params.strips);
-  const int32 first_column = image.remainder * kColumns, column = first_column * kStride - (kFilter - 1) / 2;
+  const int32 first_column = image.remainder * kColumns, column = Meeting::first(first_column, Meeting::kLeft);
   const T* const source = static_cast<const T*>(params.source) + image.quotient * params.source_image + channel +
                           static_cast<int64>(column) * params.source_column;
   T* const output = static_cast<T*>(params.output) + image.quotient * params.output_image + channel +
@@ -261,7 +289,7 @@ __device__ void tiles_of_channels(const TileParams& params) {
     Loaded<T, kVector> loaded[kRows][kWide];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const int32 row = first_row * kStride - params.padding + r;
+      const int32 row = Meeting::first(first_row, params.padding) + r;
       const bool inside = static_cast<uint32>(row) < static_cast<uint32>(params.source_rows);
       const T* const place = source + static_cast<int64>(row) * params.source_row;
 #pragma unroll
@@ -278,16 +306,19 @@ __device__ void tiles_of_channels(const TileParams& params) {
       for (int n = 0; n < kWide; ++n) loaded[r][n].widen_into(values[n]);
 #pragma unroll
       for (int out = 0; out < kHigh; ++out) {
-        const int t = r - out * kStride;
-        if (t < 0 || t >= kFilter) continue;
 #pragma unroll
-        for (int u = 0; u < kFilter; ++u) {
-          const auto weight =
-              *reinterpret_cast<const Vector<C, kVector>*>(weights + (t * kFilter + u) * width + lane * kVector);
+        for (int t = 0; t < kFilter; ++t) {
+          if (Meeting::place(out, t) != r) continue;
 #pragma unroll
-          for (int n = 0; n < kColumns; ++n) {
+          for (int u = 0; u < kFilter; ++u) {
+            const auto weight =
+                *reinterpret_cast<const Vector<C, kVector>*>(weights + (t * kFilter + u) * width + lane * kVector);
 #pragma unroll
-            for (int i = 0; i < kVector; ++i) sums[out][n][i] += weight.at[i] * values[n * kStride + u][i];
+            for (int n = 0; n < kColumns; ++n) {
+              if (Meeting::place(n, u) < 0) continue;
+#pragma unroll
+              for (int i = 0; i < kVector; ++i) sums[out][n][i] += weight.at[i] * values[Meeting::place(n, u)][i];
+            }
           }
         }
       }
