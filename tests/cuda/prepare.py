@@ -33,7 +33,7 @@ from emulator.ptx.parts import Parts
 from tests.cuda.gates import units as gate
 
 _IN_A_HURRY = ("--Ofast-compile=mid",)
-_OPTIMISED = re.compile(r"dnncore/(gemm/|convolution/(fft_|tf32_|wgmma))")
+_OPTIMISED = re.compile(r"dnncore/(bottleneck|gemm/|convolution/(fft_|tf32_|wgmma))")
 """Sources, by what they include, that nvcc takes its time for."""
 
 
