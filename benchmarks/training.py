@@ -1,6 +1,7 @@
 """Losses of nets of the zoo beside those of torchvision's in PyTorch: from the same weights, on the same images, dropping the same.
 
-    python -m benchmarks.training [--device cuda:0] [--nets googlenet ...] [--batch 8] [--size 64] [--steps 20] [--double]
+    python -m benchmarks.training [--device cuda:0] [--nets googlenet ...] [--batch 8] [--size 64] [--steps 20] [--lr 1e-4 ...]
+        [--double] [--out benchmarks/results]
 
 Stochastic gradient descent with momentum and weight decay; batch normalisation with statistics of the batch; GoogLeNet with its
 auxiliary heads, whose losses count 0.3. Both compute in float32, PyTorch without TF32, on the same device; `--double` lets both do
@@ -14,11 +15,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from benchmarks.document import Document
 from benchmarks.twins import twin, weights_of
 from dnncore import Handle, ops
 from dnncore.dtypes import DType
@@ -30,7 +33,7 @@ from dnncore.nn.zoo import AUXILIARY, ZOO
 from dnncore.train.config import OptimizerConfig
 from dnncore.train.learner import Learner
 
-__all__ = ["NETS", "Settings", "largest_difference", "our_losses", "torch_losses"]
+__all__ = ["NETS", "Settings", "compared", "largest_difference", "our_losses", "torch_losses"]
 
 NETS = ("alexnet", "googlenet", "resnet50", "mobilenet_v2")
 _BATCHES = 5
@@ -176,43 +179,66 @@ def _kept(settings: Settings, handle: Handle, step: int) -> dict[str, np.ndarray
     return found
 
 
+def compared(settings: Settings, handle: Handle, *, double: bool) -> dict[str, Any]:
+    """A row: what was trained on what, the losses of each step, and the largest relative differences.
+
+    Args:
+        settings: What is trained.
+        handle: On whose device.
+        double: In float64 too, of which both are compared with PyTorch's.
+    """
+    ours, theirs = our_losses(settings, handle), torch_losses(settings, handle)
+    row = {
+        **{name: getattr(settings, name) for name in ("net", "batch", "size", "steps", "classes", "lr")},
+        "device": handle.info.name,
+        "ours": ours,
+        "torch": theirs,
+        "difference": largest_difference(ours, theirs),
+    }
+    if double:
+        exact = settings._replace(dtype=DType.FLOAT64)
+        ours_exact, theirs_exact = our_losses(exact, handle), torch_losses(exact, handle)
+        row |= {
+            "from_float64": largest_difference(ours, theirs_exact),
+            "torch_from_float64": largest_difference(theirs, theirs_exact),
+            "both_in_float64": largest_difference(ours_exact, theirs_exact),
+        }
+    return row
+
+
+def _line(row: dict[str, Any]) -> str:
+    losses = (
+        f"loss {row['torch'][0]:.4f} to {row['torch'][-1]:.4f}, largest relative difference {row['difference']:.1e}"
+    )
+    if "from_float64" in row:
+        losses += f"; from PyTorch's float64 {row['from_float64']:.1e}, PyTorch's own {row['torch_from_float64']:.1e}"
+        losses += f"; both in float64 {row['both_in_float64']:.1e}"
+    return f"{row['net']}, rate {row['lr']:g}: {losses}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder of the JSON file")
     parser.add_argument("--device", default="cpu", help='"cpu" or "cuda:0"')
     parser.add_argument("--nets", nargs="+", default=NETS, choices=NETS)
     for name in ("batch", "size", "steps", "classes"):
         parser.add_argument(f"--{name}", type=int, default=Settings._field_defaults[name])
-    parser.add_argument("--lr", type=float, default=Settings._field_defaults["lr"])
+    parser.add_argument("--lr", nargs="+", type=float, default=[Settings._field_defaults["lr"]])
     parser.add_argument("--double", action="store_true", help="both in float64 too")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    rows = []
+    keys = ("net", "batch", "size", "steps", "lr", "device")
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+    document = Document(options.out / "training.json", keys) if options.out else None
     for net in options.nets:
-        settings = Settings(net, options.batch, options.size, options.steps, options.classes, options.lr)
-        with Handle(options.device) as handle:
-            ours, theirs = our_losses(settings, handle), torch_losses(settings, handle)
-            exact = [
-                losses(settings._replace(dtype=DType.FLOAT64), handle)
-                for losses in (our_losses, torch_losses)
-                if options.double
-            ]
-        print(
-            f"{net}: batch {settings.batch}, {settings.size} x {settings.size}, {settings.steps} steps on {options.device}"
-        )
-        print("  dnncore", *(f"{loss:.5f}" for loss in ours))
-        print("  PyTorch", *(f"{loss:.5f}" for loss in theirs), flush=True)
-        row = f"| {net} | {theirs[0]:.4f} | {theirs[-1]:.4f} | {largest_difference(ours, theirs):.1e} |"
-        if exact:
-            ours_exact, theirs_exact = exact
-            row += f" {largest_difference(ours, theirs_exact):.1e} | {largest_difference(theirs, theirs_exact):.1e} |"
-            row += f" {largest_difference(ours_exact, theirs_exact):.1e} |"
-        rows.append(row)
-    print("\n| net | first loss | last | largest relative difference |", end="")
-    print(
-        " dnncore to PyTorch's float64 | PyTorch to its float64 | both in float64 |" if options.double else "",
-        *rows,
-        sep="\n",
-    )
+        for lr in options.lr:
+            settings = Settings(net, options.batch, options.size, options.steps, options.classes, lr)
+            with Handle(options.device) as handle:
+                row = compared(settings, handle, double=options.double)
+            print(_line(row), flush=True)
+            if document is not None:
+                document.add([row])
 
 
 if __name__ == "__main__":

@@ -25,10 +25,13 @@ __all__ = [
     "setup",
     "slices",
     "steps",
+    "training",
 ]
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-_PLACE = re.compile(r"<!-- (convolution|memory_bound|host|cpu|nets|slices|steps|families|front)((?: [^> ]+)*) -->")
+_PLACE = re.compile(
+    r"<!-- (convolution|memory_bound|host|cpu|nets|slices|steps|training|families|front)((?: [^> ]+)*) -->"
+)
 
 Rows = Sequence[dict[str, Any]]
 
@@ -211,6 +214,27 @@ def steps(rows: Rows) -> str:
     return _table(("", *ways), ((net, *(cell(net, how) for how in ways)) for net in nets))
 
 
+def training(rows: Rows) -> str:
+    """A line a net, for each rate three columns: how far losses are from PyTorch's, and how far both are from float64's."""
+    found = {(row["net"], row["lr"]): row for row in rows}
+    nets, rates = (tuple(dict.fromkeys(row[key] for row in rows)) for key in ("net", "lr"))
+    figures = {
+        "difference": "from PyTorch",
+        "from_float64": "from float64",
+        "torch_from_float64": "PyTorch from float64",
+    }
+    header = (
+        f"rate {rate:g}: {title}" if not i else title for rate in rates for i, title in enumerate(figures.values())
+    )
+
+    def cells(net: str) -> Iterable[str]:
+        for rate in rates:
+            row = found.get((net, rate), {})
+            yield from (f"{row[figure]:.1e}" if figure in row else "" for figure in figures)
+
+    return _table(("", *header), ((net, *cells(net)) for net in nets))
+
+
 def families(rows: Rows) -> str:
     """A line a library: nets whose outputs agree with PyTorch's and by how much; a line for each that is refused, and why."""
     lines, refused = [], [row for row in rows if row["error"] is None]
@@ -258,6 +282,7 @@ _WHOLE: dict[str, tuple[str, Callable[[Rows], str]]] = {
     "nets": ("nets", nets),
     "slices": ("slices", slices),
     "steps": ("steps", steps),
+    "training": ("training", training),
     "families": ("families", families),
 }
 """Tables of all that a file holds: its name, and what makes the table."""
@@ -286,7 +311,7 @@ def insert(text: str) -> str:
 
 
 def _insert(_app: Sphinx, page: str, source: list[str]) -> None:
-    if page in ("index", "performance", "onnx"):
+    if page in ("index", "performance", "onnx", "training"):
         source[0] = insert(source[0])
 
 
