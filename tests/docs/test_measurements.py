@@ -15,6 +15,7 @@ from measurements import (
     nets,
     slices,
     steps,
+    training,
 )
 
 
@@ -173,6 +174,21 @@ def test_the_first_page_has_its_table() -> None:
     text = insert((RESULTS.parents[1] / "docs" / "index.md").read_text())
     assert "<!--" not in text
     assert "| ResNet-50, one image, captured as one launch |" in text
+
+
+def test_losses_are_a_line_a_net_and_figures_of_each_rate() -> None:
+    figures = {"difference": 1.23e-7, "from_float64": 2e-7, "torch_from_float64": 3e-7, "both_in_float64": 4e-16}
+    rows = [{"net": net, "lr": lr, **figures} for net in ("alexnet", "resnet50") for lr in (1e-6, 1e-4)]
+    del rows[3]["both_in_float64"]
+    *_, alexnet, resnet = training(rows).splitlines()
+    assert alexnet == "| alexnet | 1.2e-07 | 2.0e-07 | 3.0e-07 | 4.0e-16 | 1.2e-07 | 2.0e-07 | 3.0e-07 | 4.0e-16 |"
+    assert resnet.endswith("| 3.0e-07 |  |")
+
+
+def test_the_page_of_training_has_its_table() -> None:
+    text = insert((RESULTS.parents[1] / "docs" / "training.md").read_text())
+    assert "| googlenet | " in text
+    assert "<!--" not in text
 
 
 def test_the_page_has_tables_and_no_places_left() -> None:
