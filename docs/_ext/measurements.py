@@ -215,13 +215,14 @@ def steps(rows: Rows) -> str:
 
 
 def training(rows: Rows) -> str:
-    """A line a net, for each rate three columns: how far losses are from PyTorch's, and how far both are from float64's."""
+    """A line a net, for each rate four columns: how far losses are from PyTorch's, how far both are from float64's, and in it."""
     found = {(row["net"], row["lr"]): row for row in rows}
     nets, rates = (tuple(dict.fromkeys(row[key] for row in rows)) for key in ("net", "lr"))
     figures = {
         "difference": "from PyTorch",
         "from_float64": "from float64",
         "torch_from_float64": "PyTorch from float64",
+        "both_in_float64": "both in float64",
     }
     header = (
         f"rate {rate:g}: {title}" if not i else title for rate in rates for i, title in enumerate(figures.values())
