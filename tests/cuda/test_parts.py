@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,11 @@ from dnncore.cuda.gemm.tiling import Walk
 from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.plan import Plan
-from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, MatmulProblem
+from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 from dnncore.workspace import allocate
 from tests.cases import CASES, Case
 from tests.conftest import CUDA_DEVICES
+from tests.cuda.joined import SHAPES, Multiplication, digests, split_and_join
 from tests.ops.harness import GUARD, check
 
 pytestmark = pytest.mark.cuda
@@ -51,14 +51,6 @@ SPLIT_K = {
 """Cases, and an algorithm of each that joins the parts of its product."""
 
 SELECTED = [case for case in CASES if case.name in SPLIT_K]
-
-
-def split_and_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let estimates have it that splitting pays for small products already, and joining too."""
-    for name in ("_JOINING", "_ADDING"):
-        monkeypatch.setattr(schedule, name, {})
-    monkeypatch.setattr(schedule, "_JOINING_OF_16_BITS", 0.0)
-    monkeypatch.setattr(schedule, "_ADDING_OF_16_BITS", (1.0, 0.0))
 
 
 @pytest.fixture
@@ -112,8 +104,8 @@ JOINED_EXTENDED = variants(extended=True, joined=True)
 
 
 def _of_a_part(variant: Variant) -> int:
-    """Channels: four slabs of them, or two of the deepest."""
-    return min(4 * variant.tile.depth, 128)
+    """Channels: two slabs of them, or as many as a pipelined kernel has places for; two of the deepest."""
+    return min((4 if variant.pipelined else 2) * variant.tile.depth, 128)
 
 
 def _two_tiles_down_and_across(variant: Variant, groups: int, layout: str) -> ConvolutionProblem:
@@ -180,33 +172,6 @@ def test_everything_that_may_follow_a_convolution_follows_joined_parts(
     check(own, Case(f"{variant.unit.entry}-{layout}", problem, 2.0, 0.5), "implicit_gemm_split_k")
 
 
-class Multiplication:
-    """c = a b of random numbers, on a handle."""
-
-    def __init__(self, own: Handle, dtype: str, m: int, n: int, k: int) -> None:
-        rng, self.own = np.random.default_rng([m, n, k]), own
-        self.a, self.b, self.c = (own.tensor(shape, dtype) for shape in ((m, k), (k, n), (m, n)))
-        for tensor in (self.a, self.b):
-            tensor.assign(rng.uniform(-1, 1, tensor.shape).astype(tensor.descriptor.dtype.numpy))
-
-    @property
-    def plan(self) -> Plan:
-        problem = MatmulProblem(self.a.descriptor, self.b.descriptor, self.c.descriptor)
-        return self.own.plan(problem, algorithm="gemm_split_k")
-
-    def enqueue(self) -> None:
-        self.own.run(self.plan, 1.0, (self.a, self.b), 0.0, (self.c,))
-
-    def bits(self) -> bytes:
-        self.enqueue()
-        found = self.c.numpy().tobytes()
-        self.c.assign(np.zeros(self.c.shape, self.c.descriptor.dtype.numpy))
-        return found
-
-
-SHAPES = [("float32", 40, 70, 1500), ("float32", 100, 130, 700), ("float16", 20, 40, 900), ("float16", 40, 72, 512)]
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_parts_are_added_up_in_one_order_either_way(
     own: Handle, shape: tuple[str, int, int, int], monkeypatch: pytest.MonkeyPatch
@@ -260,27 +225,11 @@ def test_tickets_are_zero_in_a_new_workspace(own: Handle) -> None:
         memory.close()
 
 
-def digests(own: Handle) -> list[str]:
-    """What comes out in this process's order of blocks."""
-    return [sha256(Multiplication(own, *shape).bits()).hexdigest() for shape in SHAPES]
-
-
-def main() -> None:
-    """Print it."""
-    with pytest.MonkeyPatch.context() as monkeypatch, Handle(CUDA_DEVICES[0]) as own:
-        split_and_join(monkeypatch)
-        print(*digests(own))
-
-
 def test_the_order_in_which_blocks_arrive_does_not_show(own: Handle) -> None:
     expected = digests(own)  # blocks arrive in their own order, unless the caller of pytest has another
     for order in ("rev", "7"):
         environment = {**os.environ, "EMU_BLOCKS": order, "EMU_SCHED": order}
-        command = [sys.executable, "-m", "tests.cuda.test_parts"]
+        command = [sys.executable, "-m", "tests.cuda.joined"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
         assert done.returncode == 0, done.stdout + done.stderr[-4000:]
         assert done.stdout.split() == expected
-
-
-if __name__ == "__main__":
-    main()
