@@ -6,8 +6,8 @@ not made again.
 
 nvcc spends more on optimising most kernels than all that the tests run of them costs, and what it unrolls is more to translate
 and to compile after it. Those it compiles in a hurry, to PTX that computes the same and orders the same by more instructions. It
-takes its time for products and Fourier transforms, which the tests run most of, and for wgmma, whose accumulators lie in registers
-from the product to the wait only where it does.
+takes its time for products and Fourier transforms, which the tests run most of, unless they are of float64: nearly all of those are
+launched once. And it does for wgmma, whose accumulators lie in registers from the product to the wait only where it does.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from tests.cuda.gates import units as gate
 
 _IN_A_HURRY = ("--Ofast-compile=mid",)
 _OPTIMISED = re.compile(r"dnncore/(bottleneck|gemm/|convolution/(fft_|tf32_|wgmma))")
-"""Sources, by what they include, that nvcc takes its time for."""
+"""Sources, by what they include, that nvcc takes its time for..."""
+_OF_FLOAT64 = re.compile(r"\bdouble\b")
+"""... and what none of them names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,14 @@ def _missing(arch: str, compiler: Compiler, folder: Path) -> dict[str, Path]:
     return {source: path for source, path in paths.items() if not path.is_file()}
 
 
+def _is_optimised(unit: Unit) -> bool:
+    return bool(_OPTIMISED.search(unit.source)) and not _OF_FLOAT64.search(unit.source)
+
+
 def batches(units: Sequence[Unit]) -> list[tuple[tuple[Unit, ...], tuple[str, ...]]]:
     """Units many at a time, each time with the flags that nvcc is to have for them."""
-    optimised = [unit for unit in units if _OPTIMISED.search(unit.source)]
-    others = [unit for unit in units if not _OPTIMISED.search(unit.source)]
+    optimised = [unit for unit in units if _is_optimised(unit)]
+    others = [unit for unit in units if not _is_optimised(unit)]
     return [(batch, ()) for _, batch in gate.batches(optimised)] + [
         (batch, _IN_A_HURRY) for _, batch in gate.batches(others)
     ]
