@@ -74,7 +74,7 @@ _OF_MEMORY_RATE = {2: 0.72, 4: 0.87}
 """By the bytes of an element [measured on an H200: GoogLeNet's at batch 128, windows of 3 x 3 from indices, channels innermost]."""
 
 _OF_MEMORY_RATE_OF_MAXIMA = {2: 0.6, 4: 0.75}
-"""The same where maxima are found again [predicted: arithmetic takes as long as memory in 16 bits]."""
+"""The same where maxima are found again [measured on an H200, 64 x 64 x 112 x 112: 0.53 to 0.87, and 0.79 to 0.93]."""
 
 _OF_MEMORY_RATE_OF_PLANES, _ALONE = {2: 0.6, 4: 0.75}, 0.5
 """The same of planes, and of that, where elements of dx are stored one at a time [measured likewise: ResNet-50's, VGG-16's and
