@@ -7,7 +7,8 @@ Stochastic gradient descent with momentum and weight decay; batch normalisation 
 auxiliary heads, whose losses count 0.3. Both compute in float32, PyTorch without TF32, on the same device; `--double` lets both do
 the same in float64 too. How far PyTorch's float32 is from its float64 is the yardstick: at rates of which a net with batch
 normalisation takes large steps, both leave float64 equally fast, as a rounding decides on which side of 0 a value lies.
-Five batches take turns, so that the losses fall.
+Five batches take turns, so that the losses fall. What a CPU gave is a file of its own, training-cpu.json: rows of two machines do not
+stand in one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from dnncore.nn.zoo import AUXILIARY, ZOO
 from dnncore.train.config import OptimizerConfig
 from dnncore.train.learner import Learner
 
-__all__ = ["NETS", "Settings", "compared", "largest_difference", "our_losses", "torch_losses"]
+__all__ = ["NETS", "Settings", "compared", "largest_difference", "main", "our_losses", "torch_losses"]
 
 NETS = ("alexnet", "googlenet", "resnet50", "mobilenet_v2")
 _BATCHES = 5
@@ -216,7 +217,7 @@ def _line(row: dict[str, Any]) -> str:
     return f"{row['net']}, rate {row['lr']:g}: {losses}"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder of the JSON file")
     parser.add_argument("--device", default="cpu", help='"cpu" or "cuda:0"')
@@ -225,12 +226,13 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=Settings._field_defaults[name])
     parser.add_argument("--lr", nargs="+", type=float, default=[Settings._field_defaults["lr"]])
     parser.add_argument("--double", action="store_true", help="both in float64 too")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     keys = ("net", "batch", "size", "steps", "lr", "device")
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-    document = Document(options.out / "training.json", keys) if options.out else None
+    name = "training-cpu.json" if options.device == "cpu" else "training.json"
+    document = Document(options.out / name, keys) if options.out else None
     for net in options.nets:
         for lr in options.lr:
             settings = Settings(net, options.batch, options.size, options.steps, options.classes, lr)

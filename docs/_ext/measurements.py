@@ -298,7 +298,7 @@ def insert(text: str) -> str:
             return front(_document("nets")["results"], _document("host")["results"])
         if kind in _WHOLE:
             file, table = _WHOLE[kind]
-            document = _document(file)
+            document = _document(file, *words)
             return f"{table(document['results'])}\n\n{age([document])}"
         if kind == "convolution":
             documents = [_document(kind, *words)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import kernels, memory_bound
+from benchmarks import kernels, memory_bound, training
 from benchmarks.kernels import __main__ as of_kernels
 from benchmarks.layers import LAYERS
 from benchmarks.measurement import Operations
@@ -78,6 +78,18 @@ def test_both_sides_of_an_optimizers_step_mean_the_same_where_gradients_are_as_s
             measurement.problem.enqueue(handle, tensors)()
             moved = tensors[count].numpy() - 1.0
         np.testing.assert_allclose(moved, expected.numpy() - 1.0, rtol=1e-3, atol=1e-9, err_msg=measurement.name)
+
+
+def test_losses_beside_pytorchs_are_written_and_those_of_a_gpu_stay(tmp_path: Path) -> None:
+    of_gpu = tmp_path / "training.json"
+    of_gpu.write_text("as it was")
+    small = ["--nets", "mobilenet_v2", "--batch", "4", "--size", "48", "--classes", "5"]
+    training.main([*small, "--steps", "2", "--lr", "1e-6", "--out", str(tmp_path)])
+    (row,) = json.loads((tmp_path / "training-cpu.json").read_text())["results"]
+    assert (row["net"], row["device"], row["steps"]) == ("mobilenet_v2", "cpu", 2)
+    assert row["difference"] == training.largest_difference(row["ours"], row["torch"])
+    assert row["difference"] < 1e-3
+    assert of_gpu.read_text() == "as it was"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch has a GPU here")
