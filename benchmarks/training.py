@@ -7,8 +7,8 @@ Stochastic gradient descent with momentum and weight decay; batch normalisation 
 auxiliary heads, whose losses count 0.3. Both compute in float32, PyTorch without TF32, on the same device; `--double` lets both do
 the same in float64 too. How far PyTorch's float32 is from its float64 is the yardstick: at rates of which a net with batch
 normalisation takes large steps, both leave float64 equally fast, as a rounding decides on which side of 0 a value lies.
-Five batches take turns, so that the losses fall. What a CPU gave is a file of its own, training-cpu.json: rows of two machines do not
-stand in one.
+Five batches take turns, so that the losses fall. What a CPU gave is a file of its own, training-cpu.json: rows of two machines do
+not stand in one.
 """
 
 from __future__ import annotations

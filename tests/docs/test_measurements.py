@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from measurements import (
     RESULTS,
     age,
@@ -17,6 +19,8 @@ from measurements import (
     steps,
     training,
 )
+
+from benchmarks.training import NETS, largest_difference
 
 
 def test_of_several_algorithms_the_first_is_the_one_that_would_be_chosen() -> None:
@@ -187,8 +191,18 @@ def test_losses_are_a_line_a_net_and_figures_of_each_rate() -> None:
 
 def test_the_page_of_training_has_its_table() -> None:
     text = insert((RESULTS.parents[1] / "docs" / "training.md").read_text())
-    assert "| googlenet | " in text
+    assert text.count("| googlenet | ") == 2, "of a GPU, and of a CPU"
     assert "<!--" not in text
+
+
+def test_losses_on_a_gpu_and_on_a_cpu_are_files_of_their_own() -> None:
+    for name, device in (("training", "cuda:0"), ("training-cpu", "cpu")):
+        rows = json.loads((RESULTS / f"{name}.json").read_text())["results"]
+        assert {row["net"] for row in rows} == set(NETS)
+        for row in rows:
+            assert row["device"] == device
+            assert len(row["ours"]) == len(row["torch"]) == row["steps"] == 20
+            assert row["difference"] == largest_difference(row["ours"], row["torch"])
 
 
 def test_the_page_has_tables_and_no_places_left() -> None:
