@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import dnncore
-from dnncore import TensorDescriptor
+from dnncore import TensorDescriptor, spare
 from dnncore import functional as F
 from dnncore.descriptors import PoolingMode
 from dnncore.dtypes import DType
@@ -22,6 +22,13 @@ from dnncore.testing import unit_roundoff
 from tests.functional.cases import CASES, Case
 
 TorchTensor = Any
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each result has new memory: the emulated driver tells who reads that before it is written, but not of memory used before."""
+    monkeypatch.setattr(spare, "MOST_BYTES", 0)
+
 
 _NOT_OF_PYTORCH = {"Operand", "handle"}
 _PREDICATES = ("eq", "ge", "gt", "le", "logical_and", "logical_or", "logical_xor", "lt", "ne")

@@ -6,55 +6,35 @@ import numpy as np
 import pytest
 
 from dnncore import DType, Handle
-from dnncore.nn import Executor, Graph, NetBuilder, Parameters
+from dnncore.nn import Graph, NetBuilder
 from dnncore.nn.graph import BATCH
 from dnncore.nn.graph_json import from_document, to_document
-from dnncore.nn.model import Model
-from dnncore.nn.passes import REGISTRY, for_inference, fuse_bottlenecks
+from dnncore.nn.passes import REGISTRY
 from dnncore.nn.zoo import ZOO
-
-
-def kinds(model: Model) -> list[str]:
-    return [node.operator.kind for node in model.graph.nodes]
-
-
-def logits(handle: Handle, model: Model, images: np.ndarray) -> np.ndarray:
-    with (
-        Parameters.upload(handle, model.graph, model.weights) as parameters,
-        Executor(model.graph, handle, parameters, len(images)) as executor,
-    ):
-        (found,) = executor.run({"data": images}).values()
-        return found.copy()
-
-
-def both(graph: Graph, dtype: DType = DType.FLOAT16) -> tuple[Model, Model]:
-    """With the pass, and without."""
-    model = Model(graph, graph.initialize(0))
-    apart = for_inference(model, dtype, without=("fuse_bottlenecks",))
-    return fuse_bottlenecks(apart), apart
+from tests.nn.passed import kinds, outputs, with_and_without
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16], ids=str)
 def test_resnet50_has_three_blocks_and_computes_what_it_did(dtype: DType) -> None:
-    fused, apart = both(ZOO["resnet50"](10, (3, 32, 32)), dtype)
+    fused, apart = with_and_without("fuse_bottlenecks", ZOO["resnet50"](10, (3, 32, 32)), dtype)
     assert kinds(fused).count("bottleneck") == 3
     assert len(apart.graph.nodes) - len(fused.graph.nodes) == 3 + 2 * 2
     assert from_document(to_document(fused.graph)) == fused.graph
     images = np.random.default_rng(1).standard_normal((2, 3, 32, 32)).astype(np.float32)
     with Handle("cpu") as handle:
-        found, expected = (logits(handle, model, images) for model in (fused, apart))
+        found, expected = (outputs(handle, model, images) for model in (fused, apart))
     relative = REGISTRY["fuse_bottlenecks"].tolerance.relative(apart.graph, fused.graph)
     assert np.abs(found - expected).max() <= relative * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", ["googlenet", "mobilenet_v2", "resnet18", "vgg16"])
 def test_nets_without_blocks_stay_as_they_are(name: str) -> None:
-    fused, apart = both(ZOO[name](10, (3, 32, 32)))
+    fused, apart = with_and_without("fuse_bottlenecks", ZOO[name](10, (3, 32, 32)))
     assert fused.graph == apart.graph
 
 
 def test_a_net_in_float32_stays_as_it_is() -> None:
-    fused, apart = both(ZOO["resnet50"](10, (3, 32, 32)), DType.FLOAT32)
+    fused, apart = with_and_without("fuse_bottlenecks", ZOO["resnet50"](10, (3, 32, 32)), DType.FLOAT32)
     assert fused.graph == apart.graph
 
 
@@ -91,7 +71,7 @@ def block(
 
 def found(graph: Graph) -> list[tuple[str, ...]]:
     """What the blocks add, and how many inputs they have."""
-    fused, _ = both(graph)
+    fused, _ = with_and_without("fuse_bottlenecks", graph)
     nodes = [node for node in fused.graph.nodes if node.operator.kind == "bottleneck"]
     return [
         tuple(

@@ -6,37 +6,16 @@ import numpy as np
 import pytest
 
 from dnncore import DType, Handle
-from dnncore.nn import Executor, Graph, NetBuilder, Parameters
+from dnncore.nn import Graph, NetBuilder
 from dnncore.nn.graph import BATCH
 from dnncore.nn.graph_json import from_document, to_document
-from dnncore.nn.model import Model
-from dnncore.nn.passes import for_inference, fuse_inverted_residuals
 from dnncore.nn.zoo import ZOO
-
-
-def kinds(model: Model) -> list[str]:
-    return [node.operator.kind for node in model.graph.nodes]
-
-
-def logits(handle: Handle, model: Model, images: np.ndarray) -> np.ndarray:
-    with (
-        Parameters.upload(handle, model.graph, model.weights) as parameters,
-        Executor(model.graph, handle, parameters, len(images)) as executor,
-    ):
-        (found,) = executor.run({"data": images}).values()
-        return found.copy()
-
-
-def both(graph: Graph, dtype: DType = DType.FLOAT16) -> tuple[Model, Model]:
-    """With the pass, and without."""
-    model = Model(graph, graph.initialize(0))
-    apart = for_inference(model, dtype, without=("fuse_inverted_residuals",))
-    return fuse_inverted_residuals(apart), apart
+from tests.nn.passed import kinds, outputs, with_and_without
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16], ids=str)
 def test_mobilenet_has_seventeen_blocks_and_computes_what_it_did(dtype: DType) -> None:
-    fused, apart = both(ZOO["mobilenet_v2"](10, (3, 32, 32)), dtype)
+    fused, apart = with_and_without("fuse_inverted_residuals", ZOO["mobilenet_v2"](10, (3, 32, 32)), dtype)
     assert kinds(fused).count("inverted_residual") == 17
     assert (
         kinds(apart).count("fused_convolution")
@@ -47,18 +26,18 @@ def test_mobilenet_has_seventeen_blocks_and_computes_what_it_did(dtype: DType) -
     assert from_document(to_document(fused.graph)) == fused.graph
     images = np.random.default_rng(1).standard_normal((2, 3, 32, 32)).astype(np.float32)
     with Handle("cpu") as handle:
-        found, expected = (logits(handle, model, images) for model in (fused, apart))
+        found, expected = (outputs(handle, model, images) for model in (fused, apart))
     np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("name", ["googlenet", "resnet18", "vgg16"])
 def test_nets_without_blocks_stay_as_they_are(name: str) -> None:
-    fused, apart = both(ZOO[name](10, (3, 32, 32)))
+    fused, apart = with_and_without("fuse_inverted_residuals", ZOO[name](10, (3, 32, 32)))
     assert fused.graph == apart.graph
 
 
 def test_a_net_in_float32_stays_as_it_is() -> None:
-    fused, apart = both(ZOO["mobilenet_v2"](10, (3, 32, 32)), DType.FLOAT32)
+    fused, apart = with_and_without("fuse_inverted_residuals", ZOO["mobilenet_v2"](10, (3, 32, 32)), DType.FLOAT32)
     assert fused.graph == apart.graph
 
 
@@ -91,7 +70,7 @@ def block(*, tapped: str | None = None, residual: str | None = None, last: bool 
     ids=["block", "residual", "halved", "tapped", "activated"],
 )
 def test_a_block_is_taken_where_nobody_else_reads_what_lies_between(graph: Graph, operators: list[str]) -> None:
-    fused, _ = both(graph)
+    fused, _ = with_and_without("fuse_inverted_residuals", graph)
     found = [node.operator for node in fused.graph.nodes if node.operator.kind == "inverted_residual"]
     assert len(found) == len(operators)
     for operator in found:
@@ -101,6 +80,6 @@ def test_a_block_is_taken_where_nobody_else_reads_what_lies_between(graph: Graph
 
 
 def test_an_expansion_that_is_read_elsewhere_stays_and_the_rest_is_a_block() -> None:
-    fused, _ = both(block(tapped="spread"))
+    fused, _ = with_and_without("fuse_inverted_residuals", block(tapped="spread"))
     (node,) = [node for node in fused.graph.nodes if node.operator.kind == "inverted_residual"]
     assert node.inputs[3] is None

@@ -10,7 +10,7 @@ from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.figures import H200
-from dnncore.nn import BATCH, Executor, Graph, NetBuilder, Parameters
+from dnncore.nn import BATCH, Graph, NetBuilder
 from dnncore.nn.estimate import estimate
 from dnncore.nn.graph import Value
 from dnncore.nn.graph_json import from_document, to_document
@@ -19,6 +19,7 @@ from dnncore.nn.operators import ImageNormalization
 from dnncore.nn.passes import for_inference, from_pixels, fuse_pixels, in_precision
 from dnncore.nn.zoo import ZOO
 from dnncore.preprocessing import Divide, Normalization, Scale, SubtractMean, SubtractMeanImage
+from tests.nn.passed import kinds, outputs
 
 TORCHVISION = Normalization(
     "rgb", (Divide((255.0,)), SubtractMean((0.485, 0.456, 0.406)), Divide((0.229, 0.224, 0.225)))
@@ -37,19 +38,6 @@ def net() -> Model:
     return Model(graph, graph.initialize(3))
 
 
-def logits(handle: Handle, model: Model, images: np.ndarray) -> np.ndarray:
-    with (
-        Parameters.upload(handle, model.graph, model.weights) as parameters,
-        Executor(model.graph, handle, parameters, len(images)) as executor,
-    ):
-        (found,) = executor.run({"data": images}).values()
-        return found.copy()
-
-
-def kinds(model: Model) -> list[str]:
-    return [node.operator.kind for node in model.graph.nodes]
-
-
 @pytest.mark.parametrize("normalization", [TORCHVISION, MEAN_IMAGE], ids=["torchvision", "mean image"])
 @pytest.mark.parametrize("precision", [DType.FLOAT32, DType.FLOAT16], ids=str)
 def test_a_net_computes_the_same_bits_from_pixels(
@@ -59,8 +47,8 @@ def test_a_net_computes_the_same_bits_from_pixels(
     from_bytes = from_pixels(model, normalization)
     assert from_bytes.graph.inputs == (Value("data", DType.UINT8, (BATCH, 6, 8, 3)),)
     assert kinds(from_bytes)[0] == "image_normalization"
-    expected = logits(handle, model, normalization.apply(PIXELS))
-    assert np.array_equal(logits(handle, from_bytes, PIXELS), expected)
+    expected = outputs(handle, model, normalization.apply(PIXELS))
+    assert np.array_equal(outputs(handle, from_bytes, PIXELS), expected)
 
 
 def test_the_normalisation_takes_the_place_of_a_cast_and_its_layout() -> None:
@@ -76,9 +64,9 @@ def test_the_normalisation_takes_the_place_of_a_cast_and_its_layout() -> None:
 
 def test_a_net_that_reads_pixels_can_be_narrowed_too() -> None:
     with Handle("cpu") as handle:
-        expected = logits(handle, from_pixels(in_precision(net(), DType.FLOAT16), TORCHVISION), PIXELS)
+        expected = outputs(handle, from_pixels(in_precision(net(), DType.FLOAT16), TORCHVISION), PIXELS)
         narrowed = in_precision(from_pixels(net(), TORCHVISION), DType.FLOAT16)
-        assert np.array_equal(logits(handle, narrowed, PIXELS), expected)
+        assert np.array_equal(outputs(handle, narrowed, PIXELS), expected)
 
 
 def test_it_is_written_to_files_and_read() -> None:
@@ -113,7 +101,7 @@ def test_the_first_convolution_looks_pixels_up_and_the_bits_stay(handle: Handle,
     fused = fuse_pixels(apart)
     assert kinds(apart)[:2] == ["image_normalization", "fused_convolution"]
     assert kinds(fused) == ["image_convolution", *kinds(apart)[2:]]
-    assert np.array_equal(logits(handle, fused, PIXELS), logits(handle, apart, PIXELS))
+    assert np.array_equal(outputs(handle, fused, PIXELS), outputs(handle, apart, PIXELS))
     assert from_document(to_document(fused.graph)) == fused.graph
 
 
@@ -129,7 +117,7 @@ def test_on_the_zoo_it_changes_no_bit_and_leaves_float32_alone(name: str) -> Non
     )
     assert (kinds(fused)[0], kinds(apart)[0]) == ("image_convolution", "image_normalization")
     with Handle("cpu") as handle:
-        assert np.array_equal(logits(handle, fused, pixels), logits(handle, apart, pixels))
+        assert np.array_equal(outputs(handle, fused, pixels), outputs(handle, apart, pixels))
     assert kinds(for_inference(model, normalization=TORCHVISION))[0] == "image_normalization"
 
 

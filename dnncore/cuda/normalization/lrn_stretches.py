@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -154,7 +154,7 @@ def _call(
     )
 
 
-def _where_aligned(problem: LRNProblem, nbytes: int, calls: Calls, otherwise: Calls) -> Calls:
+def _where_aligned(problem: LRNProblem, nbytes: int, calls: Calls, otherwise: Callable[[], Calls]) -> Calls:
     operands = {place.operand: place for place in places_of(problem).values()}
     return (WhereAligned(tuple((place, nbytes) for place in operands.values()), calls, otherwise),)
 
@@ -198,10 +198,10 @@ class ChannelWalk:
 
     def _prepare(self, problem: LRNProblem, frame: _Frame, figures: DeviceFigures) -> Calls:
         itemsize = problem.x.dtype.itemsize
-        one_by_one = self._call(problem, frame, figures, itemsize)
+        one_by_one = partial(self._call, problem, frame, figures, itemsize)
         pair = _PAIR_BYTES // itemsize
         if pair == 1 or frame.places % pair or not frame.are_multiples(pair, frame.channel):
-            return one_by_one
+            return one_by_one()
         return _where_aligned(problem, _PAIR_BYTES, self._call(problem, frame, figures, _PAIR_BYTES), one_by_one)
 
     def _call(self, problem: LRNProblem, frame: _Frame, figures: DeviceFigures, nbytes: int) -> Calls:
@@ -248,4 +248,4 @@ class ChannelVectors:
         width = _VECTOR_BYTES // problem.x.dtype.itemsize
         shares = {"places": frame.places, "parts": problem.x.shape[1] // width, "part": width}
         calls = _call(problem, frame, figures, self.direction, _VECTOR_BYTES, shares)
-        return _where_aligned(problem, _VECTOR_BYTES, calls, anywhere.prepare())
+        return _where_aligned(problem, _VECTOR_BYTES, calls, anywhere.prepare)
