@@ -128,6 +128,32 @@ IN_MANY_BANDS = (
         "bands-wide-rows", (2, 8, 7, 130), (7, 7), {"padding": 3}, 1, F32, NHWC, directions=TO_FILTERS, written_for="depthwise_channels"
     ),
 )
+# Small planes: rows of one segment and of several, odd and even; several blocks of channels, of which the last has fewer; padding
+# that differs on every side, and none.
+PLANES = ("NCHW",) * 3
+IN_PLANES = tuple(
+    Geometry(
+        f"planes-{size}x{size}-{dtype.value}-{name}",
+        x,
+        (size, size),
+        settings,
+        1,
+        dtype,
+        layouts,
+        *blend,
+        directions=TO_FILTERS,
+        written_for="depthwise_planes",
+    )
+    for size in (5, 7)
+    for dtype in (F16, BF16, F32)
+    for name, x, layouts, settings, blend in (
+        ("whole", (3, 20, 14, 14), PLANES, {"padding": size // 2}, ()),
+        ("odd", (2, 5, 7, 7), PLANES, {"padding": size // 2}, (2.0, 1.0)),
+        ("segments", (2, 3, 9, 30), PLANES, {"padding": size // 2, "mode": "convolution"}, (0.5, -2.0)),
+        ("odd-padding", (1, 3, 8, 17), PLANES, {"padding": ((1, size + 1), (size + 1, 2))}, ()),
+        ("no-padding", (2, 2, size + 3, size + 12), PLANES, {}, ()),
+    )
+)
 
 GEOMETRIES = (
     Geometry("3x3", (2, 3, 19, 37), (3, 3), {"padding": 1}),
@@ -172,6 +198,7 @@ GEOMETRIES = (
     *IN_STRIPS,
     *IN_BANDS,
     *IN_MANY_BANDS,
+    *IN_PLANES,
     Geometry("batch-0", (0, 4, 5, 5), (3, 3)),
     Geometry("batch-0-nhwc", (0, 4, 5, 5), (3, 3), layouts=NHWC),
 )

@@ -9,6 +9,7 @@ from dnncore.choice import fastest
 from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
 from dnncore.cuda.convolution.depthwise_filter_channels import DEPTHWISE_CHANNELS_BACKWARD_FILTER
+from dnncore.cuda.convolution.depthwise_filter_planes import DEPTHWISE_PLANES_BACKWARD_FILTER
 from dnncore.cuda.convolution.direct import DIRECT
 from dnncore.cuda.convolution.few_channels import DIRECT_FEW_CHANNELS
 from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32
@@ -86,6 +87,7 @@ _STRIDE_1: dict[Direction, tuple[CudaAlgorithm, ...]] = {
     Direction.BACKWARD_FILTER: (
         DEPTHWISE,
         DEPTHWISE_CHANNELS_BACKWARD_FILTER,
+        DEPTHWISE_PLANES_BACKWARD_FILTER,
         *_WGMMA[Direction.BACKWARD_FILTER],
         _TF32,
         _FILTER_OF_PLANES,
