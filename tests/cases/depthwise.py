@@ -111,21 +111,30 @@ IN_BANDS = tuple(
         1,
         dtype,
         NHWC,
-        *blend,
+        alpha=blend[0],
+        beta=blend[1],
         directions=TO_FILTERS,
         written_for="depthwise_channels",
     )
     for size in (5, 7)
     for dtype in (F16, BF16, F32)
     for name, x, settings, blend in (
-        ("whole", (5, 16, 8, 7), {"padding": size // 2}, ()),
+        ("whole", (5, 16, 8, 7), {"padding": size // 2}, (1.0, 0.0)),
         ("odd-padding", (2, 24, 11, 9), {"padding": ((1, size + 1), (size, 2)), "mode": "convolution"}, (0.5, -2.0)),
         ("no-padding", (3, 8, size + 2, size), {}, (2.0, 1.0)),
     )
 )
 IN_MANY_BANDS = (
     Geometry(
-        "bands-wide-rows", (2, 8, 7, 130), (7, 7), {"padding": 3}, 1, F32, NHWC, directions=TO_FILTERS, written_for="depthwise_channels"
+        "bands-wide-rows",
+        (2, 8, 7, 130),
+        (7, 7),
+        {"padding": 3},
+        1,
+        F32,
+        NHWC,
+        directions=TO_FILTERS,
+        written_for="depthwise_channels",
     ),
 )
 # Small planes: rows of one segment and of several, odd and even; several blocks of channels, of which the last has fewer; padding
@@ -140,18 +149,20 @@ IN_PLANES = tuple(
         1,
         dtype,
         layouts,
-        *blend,
-        directions=TO_FILTERS,
+        alpha=blend[0],
+        beta=blend[1],
+        directions=tuple(Direction) if name != "odd-padding" else (Direction.FORWARD, Direction.BACKWARD_FILTER),
         written_for="depthwise_planes",
     )
     for size in (5, 7)
     for dtype in (F16, BF16, F32)
     for name, x, layouts, settings, blend in (
-        ("whole", (3, 20, 14, 14), PLANES, {"padding": size // 2}, ()),
+        ("whole", (4, 20, 14, 14), PLANES, {"padding": size // 2}, (1.0, 0.0)),
         ("odd", (2, 5, 7, 7), PLANES, {"padding": size // 2}, (2.0, 1.0)),
         ("segments", (2, 3, 9, 30), PLANES, {"padding": size // 2, "mode": "convolution"}, (0.5, -2.0)),
-        ("odd-padding", (1, 3, 8, 17), PLANES, {"padding": ((1, size + 1), (size + 1, 2))}, ()),
-        ("no-padding", (2, 2, size + 3, size + 12), PLANES, {}, ()),
+        ("odd-padding", (1, 3, 8, 17), PLANES, {"padding": ((1, size + 1), (size + 1, 2))}, (1.0, 0.0)),
+        ("less-padding", (1, 4, 9, 12), PLANES, {"padding": ((size - 1, 1), (1, size - 1))}, (0.5, 1.0)),
+        ("no-padding", (2, 2, size + 3, size + 12), PLANES, {}, (1.0, 0.0)),
     )
 )
 
@@ -221,7 +232,13 @@ def _problem(geometry: Geometry, direction: Direction) -> ConvolutionProblem:
 
 
 CASES = tuple(
-    Case(f"depthwise-{d.value}-{geometry.name}", _problem(geometry, d), geometry.alpha, geometry.beta, (geometry.written_for,))
+    Case(
+        f"depthwise-{d.value}-{geometry.name}",
+        _problem(geometry, d),
+        geometry.alpha,
+        geometry.beta,
+        (geometry.written_for,),
+    )
     for geometry in GEOMETRIES
     for d in geometry.directions
 )

@@ -31,6 +31,9 @@ _WIDTH = 4
 _PIECE = 16
 """Bytes of channels that are copied at once."""
 
+_LEAST_PART = 3
+"""Bands of a block: all but the first come while it computes."""
+
 _MAX_THREADS = 256
 _RESIDENT = 2
 """Blocks of a multiprocessor: one computes while the other waits for its first band."""
@@ -147,7 +150,7 @@ class _Bands:
     def part(self) -> int:
         """Bands of a block: as many as let all blocks run at once."""
         parts = max(self.multiprocessors * _RESIDENT // self.chunks, 1)
-        return -(-self.count // min(parts, self.count))
+        return max(-(-self.count // min(parts, self.count)), min(_LEAST_PART, self.count))
 
     @property
     def num_parts(self) -> int:
@@ -251,7 +254,9 @@ class DepthwiseChannelsBackwardFilter:
         bands = _Bands.of(problem, figures)
         otherwise = DEPTHWISE.offer(problem, figures)
         if bands is None or isinstance(otherwise, str):
-            return f"{figures.shared_bytes} B of shared memory have no room for a row" if bands is None else str(otherwise)
+            return (
+                f"{figures.shared_bytes} B of shared memory have no room for a row" if bands is None else str(otherwise)
+            )
         parts = bands.num_parts * problem.w.size * problem.x.dtype.compute.itemsize
         prepare = partial(_prepare, problem, bands, otherwise)
         return Offer(bands.seconds(figures), prepare, max(parts, otherwise.workspace_bytes))

@@ -26,6 +26,10 @@ _REGISTERS = 65536
 _ENOUGH_THREADS = 384
 """Of a multiprocessor, whose arithmetic goes on while some of them wait."""
 
+_LEAST_PART = 3
+"""Images of a block: all but the first come while it computes."""
+
+_VECTOR_BYTES = 16
 _RESERVED_BYTES = 1024
 """Of shared memory, per block."""
 
@@ -120,7 +124,7 @@ class _Planes:
         """Images of a block: as many as let all blocks run at once."""
         images = self.segments.source.shape[0]
         parts = max(self.figures.multiprocessors * self.resident // self.chunks, 1)
-        return -(-images // min(parts, images))
+        return max(-(-images // min(parts, images)), min(_LEAST_PART, images))
 
     @property
     def num_parts(self) -> int:
@@ -131,7 +135,7 @@ class _Planes:
     def shared_bytes(self) -> int:
         """Two stages of planes, or the sums that come in their place."""
         dtype, taps = self.segments.source.dtype, self.segments.filter**2
-        planes = 2 * self.channels * self.segments.plane * dtype.itemsize
+        planes = -(-2 * self.channels * self.segments.plane * dtype.itemsize // _VECTOR_BYTES) * _VECTOR_BYTES
         return max(planes, taps * (self.threads | 1) * dtype.compute.itemsize)
 
     @property

@@ -60,9 +60,13 @@ class Segments:
     def pitch(self) -> int:
         """Elements from row to row in shared memory: what a row's last segment reaches, in an odd number of words."""
         reach = (self.output_segments - 1) * self.wide + _SEGMENT + self.filter - 1
-        word = max(_BANK_BYTES // self.source.dtype.itemsize, 1)
-        words = -(-max(reach, self.before[1] + self.source.shape[3]) // word)
-        return (words | 1) * word
+        words = -(-max(reach, self.before[1] + self.source.shape[3]) // self.word)
+        return (words | 1) * self.word
+
+    @property
+    def word(self) -> int:
+        """Elements of a bank."""
+        return max(_BANK_BYTES // self.source.dtype.itemsize, 1)
 
     @property
     def rows(self) -> int:
@@ -78,8 +82,7 @@ class Segments:
 def in_pairs(*tensors: TensorDescriptor) -> bool:
     """Whether pairs of neighbouring columns are never apart, given addresses that are multiples of theirs."""
     return all(
-        tensor.shape[3] % 2 == 0
-        and not any(tensor.strides[axis] % 2 for axis in range(3) if tensor.shape[axis] > 1)
+        tensor.shape[3] % 2 == 0 and not any(tensor.strides[axis] % 2 for axis in range(3) if tensor.shape[axis] > 1)
         for tensor in tensors
     )
 
@@ -98,6 +101,9 @@ def why_no_planes(problem: ConvolutionProblem) -> str | None:
     for name, tensor in (("x", x), ("y", y)):
         if tensor.strides[3] != 1:
             return f"columns of {name} are {tensor.strides[3]} elements apart"
-        if max(map(abs, tensor.strides)) * math.prod(tensor.shape) >= _MAX_COUNT**2 or tensor.shape[0] >= _MAX_COUNT // 2:
+        if (
+            max(map(abs, tensor.strides)) * math.prod(tensor.shape) >= _MAX_COUNT**2
+            or tensor.shape[0] >= _MAX_COUNT // 2
+        ):
             return f"{name} spans too much for its coordinates"
     return None

@@ -86,7 +86,7 @@ __device__ void filter_of_small_planes(const FilterPlanesParams& params) {
   T* const brought = own + (x_row + params.padding_rows) * params.pitch + params.padding_columns + x_column;
   const T* const met = own + row * params.pitch + column;
 
-  for (int32 i = threadIdx.x; i < 2 * stage; i += threads) planes[i] = narrow<T>(C(0));
+  clear_vectors(planes, (2 * stage * static_cast<int32>(sizeof(T)) + 15) / 16 * 16);
   __syncthreads();
   C sums[kFilter][kFilter] = {}, gradients[kSegment];
   Segment<T> next_x, next_dy;

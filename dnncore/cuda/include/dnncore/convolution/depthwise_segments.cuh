@@ -47,6 +47,13 @@ struct Segment {
   }
 };
 
+// Zeros in whole vectors of shared memory.
+__device__ __forceinline__ void clear_vectors(void* from, int32 bytes) {
+  for (int32 i = threadIdx.x; i < bytes / 16; i += static_cast<int32>(blockDim.x)) {
+    static_cast<uint4*>(from)[i] = make_uint4(0, 0, 0, 0);
+  }
+}
+
 // What the taps of a row of a filter meet of a segment, from shared memory; the place is even.
 template <typename T, int kFilter>
 __device__ __forceinline__ void widen_row(const T* place, Compute<T> (&values)[kSegment + kFilter - 1]) {
