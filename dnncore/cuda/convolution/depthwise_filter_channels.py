@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, WhereAligned, kernel_call
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
 from dnncore.cuda.convolution.depthwise_filter import filter_sum_units, prepare_filter_sum
 from dnncore.cuda.convolution.depthwise_plane import Plane
+from dnncore.cuda.convolution.depthwise_segments import FORMS, least_seconds_of_taps
 from dnncore.cuda.convolution.depthwise_tiles import step
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.unit import Unit
@@ -21,9 +23,6 @@ from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["DEPTHWISE_CHANNELS_BACKWARD_FILTER"]
-
-_FORMS = tuple(itertools.product((DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32), (5, 7)))
-"""Element type and filter of each kernel."""
 
 _WIDTH = 4
 """kLaneWidth in depthwise_filter_channels.cuh."""
@@ -227,7 +226,7 @@ def _why_not(problem: ConvolutionProblem) -> str | None:
         return f"it is for filter gradients, not {problem.direction.value}"
     if conv.spatial_ndim != 2 or w.shape[1] != 1 or w.shape[0] != x.shape[1]:
         return f"w is {w.shape}; one filter for each channel and two spatial dimensions are needed"
-    if (x.dtype, w.shape[2]) not in _FORMS or w.shape[2] != w.shape[3]:
+    if (x.dtype, w.shape[2]) not in FORMS or w.shape[2] != w.shape[3]:
         return f"filters are {w.shape[2]} x {w.shape[3]} in {x.dtype.value}; it has kernels of 5 x 5 and 7 x 7, not in float64"
     if conv.stride != (1, 1) or conv.dilation != (1, 1):
         return f"stride {conv.stride}, dilation {conv.dilation}; both must be 1"
@@ -241,10 +240,14 @@ def _why_not(problem: ConvolutionProblem) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwiseChannelsBackwardFilter:
+class DepthwiseChannelsBackwardFilter(Bounded):
     """A row of taps per thread, bands of rows in shared memory. Immutable."""
 
     name: str = "depthwise_channels"
+
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What the taps take at least."""
+        return least_seconds_of_taps(problem, figures)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """For aligned addresses by its own kernel, for others by `DEPTHWISE`'s; parts are in the workspace."""
@@ -263,7 +266,7 @@ class DepthwiseChannelsBackwardFilter:
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that it can launch."""
-        return (*itertools.starmap(_unit, _FORMS), *filter_sum_units(), *DEPTHWISE.units())
+        return (*itertools.starmap(_unit, FORMS), *filter_sum_units(), *DEPTHWISE.units())
 
 
 def _prepare(problem: ConvolutionProblem, bands: _Bands, otherwise: Offer) -> Calls:

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, kernel_call
 from dnncore.cuda.convolution.depthwise_filter import filter_sum_units, prepare_filter_sum
 from dnncore.cuda.convolution.depthwise_plane import Plane
-from dnncore.cuda.convolution.depthwise_segments import FORMS, MAX_THREADS, Segments, in_pairs, why_no_planes
+from dnncore.cuda.convolution.depthwise_segments import (
+    FORMS,
+    MAX_THREADS,
+    Segments,
+    in_pairs,
+    least_seconds_of_taps,
+    why_no_planes,
+)
 from dnncore.cuda.convolution.depthwise_tiles import step
 from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate, record, struct
 from dnncore.cuda.unit import Unit
@@ -163,10 +171,14 @@ class _Planes:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwisePlanesBackwardFilter:
+class DepthwisePlanesBackwardFilter(Bounded):
     """A segment of a row of dy per thread, planes of x in shared memory. Immutable."""
 
     name: str = "depthwise_planes"
+
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What the taps take at least."""
+        return least_seconds_of_taps(problem, figures)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """For any addresses; parts are in the workspace."""

@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.calls import Calls, in_order, kernel_call
-from dnncore.cuda.convolution.depthwise_segments import FORMS, MAX_THREADS, Segments, in_pairs, why_no_planes
+from dnncore.cuda.convolution.depthwise_segments import (
+    FORMS,
+    MAX_THREADS,
+    Segments,
+    in_pairs,
+    least_seconds_of_taps,
+    why_no_planes,
+)
 from dnncore.cuda.convolution.depthwise_tiles import filter_fields, step
 from dnncore.cuda.gemm import BLEND_AND_EPILOGUE
 from dnncore.cuda.params import ADDRESS, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
@@ -145,10 +153,14 @@ def _is_packed(tensor: TensorDescriptor) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwisePlanes:
+class DepthwisePlanes(Bounded):
     """Two rows of outputs per thread, planes in shared memory; forward, and backward-data. Immutable."""
 
     name: str = "depthwise_planes"
+
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What the taps take at least."""
+        return least_seconds_of_taps(problem, figures)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """For any addresses, without workspace."""

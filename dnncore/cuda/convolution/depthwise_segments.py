@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["FORMS", "MAX_THREADS", "Segments", "in_pairs", "why_no_planes"]
+__all__ = ["FORMS", "MAX_THREADS", "Segments", "in_pairs", "least_seconds_of_taps", "why_no_planes"]
 
 FORMS = tuple(itertools.product((DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32), (5, 7)))
 """Element type and filter of each kernel."""
@@ -85,6 +86,15 @@ def in_pairs(*tensors: TensorDescriptor) -> bool:
         tensor.shape[3] % 2 == 0 and not any(tensor.strides[axis] % 2 for axis in range(3) if tensor.shape[axis] > 1)
         for tensor in tensors
     )
+
+
+def least_seconds_of_taps(problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+    """What no kernel of FORMS is below: the launch, and all products or the bytes of both images; infinite where there is none."""
+    w, y = problem.w, problem.y
+    if w.shape[1] != 1 or (w.dtype, w.shape[2]) not in FORMS:
+        return math.inf
+    products = y.size * math.prod(w.shape[2:]) / figures.products_per_second(Maths.FP32)
+    return figures.launch_seconds + max(products, (problem.x.nbytes + y.nbytes) / figures.bytes_per_second)
 
 
 def why_no_planes(problem: ConvolutionProblem) -> str | None:
