@@ -27,10 +27,12 @@ class Geometry:
     alpha: float = 1.0
     beta: float = 0.0
     directions: tuple[Direction, ...] = tuple(Direction)
+    written_for: str = "depthwise"
 
 
 NHWC = ("NHWC", "NCHW", "NHWC")
 TO_IMAGES = (Direction.FORWARD, Direction.BACKWARD_DATA)
+TO_FILTERS = (Direction.BACKWARD_FILTER,)
 
 # Small square filters: whole and half pieces of 16 bytes, tiles that are not full, both strides, whatever padding there is of rows.
 TILED = tuple(
@@ -98,6 +100,72 @@ IN_STRIPS = tuple(
     for stride in (1, 2)
 )
 
+# Bands of rows: one for an image and several, the last of fewer rows; columns that are no multiple of the filter's, fewer than it;
+# padding that differs on every side, up to more than the filter; several parts.
+IN_BANDS = tuple(
+    Geometry(
+        f"bands-{size}x{size}-{dtype.value}-{name}",
+        x,
+        (size, size),
+        settings,
+        1,
+        dtype,
+        NHWC,
+        alpha=blend[0],
+        beta=blend[1],
+        directions=TO_FILTERS,
+        written_for="depthwise_channels",
+    )
+    for size in (5, 7)
+    for dtype in (F16, BF16, F32)
+    for name, x, settings, blend in (
+        ("whole", (5, 16, 8, 7), {"padding": size // 2}, (1.0, 0.0)),
+        ("odd-padding", (2, 24, 11, 9), {"padding": ((1, size + 1), (size, 2)), "mode": "convolution"}, (0.5, -2.0)),
+        ("no-padding", (3, 8, size + 2, size), {}, (2.0, 1.0)),
+    )
+)
+IN_MANY_BANDS = (
+    Geometry(
+        "bands-wide-rows",
+        (2, 8, 7, 130),
+        (7, 7),
+        {"padding": 3},
+        1,
+        F32,
+        NHWC,
+        directions=TO_FILTERS,
+        written_for="depthwise_channels",
+    ),
+)
+# Small planes: rows of one segment and of several, odd and even; several blocks of channels, of which the last has fewer; padding
+# that differs on every side, and none.
+PLANES = ("NCHW",) * 3
+IN_PLANES = tuple(
+    Geometry(
+        f"planes-{size}x{size}-{dtype.value}-{name}",
+        x,
+        (size, size),
+        settings,
+        1,
+        dtype,
+        layouts,
+        alpha=blend[0],
+        beta=blend[1],
+        directions=tuple(Direction) if name != "odd-padding" else (Direction.FORWARD, Direction.BACKWARD_FILTER),
+        written_for="depthwise_planes",
+    )
+    for size in (5, 7)
+    for dtype in (F16, BF16, F32)
+    for name, x, layouts, settings, blend in (
+        ("whole", (4, 20, 14, 14), PLANES, {"padding": size // 2}, (1.0, 0.0)),
+        ("odd", (2, 5, 7, 7), PLANES, {"padding": size // 2}, (2.0, 1.0)),
+        ("segments", (2, 3, 9, 30), PLANES, {"padding": size // 2, "mode": "convolution"}, (0.5, -2.0)),
+        ("odd-padding", (1, 3, 8, 17), PLANES, {"padding": ((1, size + 1), (size + 1, 2))}, (1.0, 0.0)),
+        ("less-padding", (1, 4, 9, 12), PLANES, {"padding": ((size - 1, 1), (1, size - 1))}, (0.5, 1.0)),
+        ("no-padding", (2, 2, size + 3, size + 12), PLANES, {}, (1.0, 0.0)),
+    )
+)
+
 GEOMETRIES = (
     Geometry("3x3", (2, 3, 19, 37), (3, 3), {"padding": 1}),
     Geometry("3x3-stride-2", (2, 3, 17, 13), (3, 3), {"padding": 1, "stride": 2}),
@@ -139,6 +207,9 @@ GEOMETRIES = (
     *TILED,
     *BY_ROWS,
     *IN_STRIPS,
+    *IN_BANDS,
+    *IN_MANY_BANDS,
+    *IN_PLANES,
     Geometry("batch-0", (0, 4, 5, 5), (3, 3)),
     Geometry("batch-0-nhwc", (0, 4, 5, 5), (3, 3), layouts=NHWC),
 )
@@ -161,7 +232,13 @@ def _problem(geometry: Geometry, direction: Direction) -> ConvolutionProblem:
 
 
 CASES = tuple(
-    Case(f"depthwise-{d.value}-{geometry.name}", _problem(geometry, d), geometry.alpha, geometry.beta, ("depthwise",))
+    Case(
+        f"depthwise-{d.value}-{geometry.name}",
+        _problem(geometry, d),
+        geometry.alpha,
+        geometry.beta,
+        (geometry.written_for,),
+    )
     for geometry in GEOMETRIES
     for d in geometry.directions
 )

@@ -50,6 +50,8 @@ _DEPTHWISE: dict[int, dict[str, Any]] = {
 }
 """Settings that tiles are made for, by the number of channels."""
 
+_SMALL_PLANES: dict[str, Any] = {"padding": 2, "groups": 5}
+
 _WIDE = (1, 2, 4, 5, 3), (5, 2, 2, 3, 2), "sbz", {"spatial_ndim": 3, "padding": 1}
 
 FUSED = (
@@ -79,6 +81,8 @@ FUSED = (
     Fused("tiles-planes-fp16", (1, 5, 9, 32), (5, 1, 5, 5), "sbz", _DEPTHWISE[5], F16, parameters=F32, activation=SILU),
     Fused("tiles-channels", (2, 8, 9, 7), (8, 1, 3, 3), "sbz", _DEPTHWISE[8], layouts=NHWC, activation=SILU),
     Fused("tiles-channels-bf16", (1, 16, 9, 10), (16, 1, 5, 5), "bz", _DEPTHWISE[16], BF16, None, None, NHWC, activation=CEILING),
+    Fused("small-planes", (2, 5, 9, 7), (5, 1, 5, 5), "sbz", _SMALL_PLANES, activation=CEILING, alpha=-0.5, beta=2.0),
+    Fused("small-planes-fp16", (1, 5, 7, 18), (5, 1, 7, 7), "sbz", _SMALL_PLANES, F16, parameters=F32, activation=SILU),
     Fused("rows", (2, 16, 9, 8), (16, 1, 5, 5), "sz", _DEPTHWISE[16], F16, None, F32, NHWC, activation=CEILING, alpha=2.0),
     Fused("rows-alone", (2, 8, 9, 7), (8, 1, 3, 3), "b", _DEPTHWISE[8], F16, layouts=NHWC, activation=CEILING),
     Fused("rows-blend", (1, 8, 9, 7), (8, 1, 3, 3), "sb", _DEPTHWISE[8], BF16, layouts=NHWC, activation=SILU, beta=-1.0),

@@ -72,6 +72,22 @@ def test_depthwise_takes_channels_one_at_a_time_where_an_address_is_not_aligned(
     check(fresh_handle, case, "depthwise", guard=GUARD + 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [
+        ("depthwise-backward_filter-bands-7x7-float16-whole", "depthwise_channels"),
+        ("depthwise-backward_filter-planes-7x7-float16-whole", "depthwise_planes"),
+        ("depthwise-backward_data-planes-7x7-float16-whole", "depthwise_planes"),
+        ("depthwise-forward-planes-7x7-float16-whole", "depthwise_planes"),
+    ],
+)
+def test_depthwise_kernels_of_large_filters_take_addresses_that_are_not_aligned(
+    name: str, algorithm: str, fresh_handle: Handle
+) -> None:
+    (case,) = (case for case in CASES if case.name == name)
+    check(fresh_handle, case, algorithm, guard=GUARD + 1)
+
+
 def test_depthwise_refuses_strides_that_32_bits_do_not_hold(fresh_handle: Handle) -> None:
     conv = ConvolutionDescriptor.make(groups=2)
     x, w = TensorDescriptor(DType.FLOAT32, (1, 2, 2, 3), (8, 1, 2**30, 2)), TensorDescriptor.packed((2, 1, 2, 3))

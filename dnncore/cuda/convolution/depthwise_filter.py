@@ -26,7 +26,7 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["FilterCuts", "filter_units", "prepare_filter"]
+__all__ = ["FilterCuts", "filter_sum_units", "filter_units", "prepare_filter", "prepare_filter_sum"]
 
 _THREADS = 512
 _SUM_OUTPUTS = 32
@@ -181,7 +181,7 @@ def prepare_filter(problem: ConvolutionProblem, cuts: FilterCuts) -> Calls:
     if cuts.tiles:
         plane = cuts.alone.plane
         to_parts = prepare_filter_tiles(problem, cuts.tiles)
-        from_parts = _prepare_sum(problem, plane.w_offset, plane.rows_of_columns, cuts.tiles.num_parts)
+        from_parts = prepare_filter_sum(problem, plane.w_offset, plane.rows_of_columns, cuts.tiles.num_parts)
         return where_tiled(cuts.tiles.tiles, to_parts + from_parts, calls, problem.direction)
     return when_aligned(problem, _prepare(problem, cuts.vectors), calls) if cuts.vectors else calls
 
@@ -222,10 +222,10 @@ def _prepare(problem: ConvolutionProblem, cut: _Cut) -> Calls:
         blends=False,
         shared_bytes=threads * _TAPS * width * dtype.compute.itemsize,
     )
-    return to_parts + _prepare_sum(problem, plane.w_offset, plane.axes, cut.num_parts)
+    return to_parts + prepare_filter_sum(problem, plane.w_offset, plane.axes, cut.num_parts)
 
 
-def _prepare_sum(problem: ConvolutionProblem, w_offset: int, axes: tuple[Axis, Axis], num_parts: int) -> Calls:
+def prepare_filter_sum(problem: ConvolutionProblem, w_offset: int, axes: tuple[Axis, Axis], num_parts: int) -> Calls:
     """The kernel that adds up parts whose taps are in the order of the axes, (along, across)."""
     w, (along, across) = problem.w, axes
     params = record(
@@ -253,5 +253,10 @@ def filter_units() -> tuple[Unit, ...]:
     return (
         *(_unit(dtype, vectors=vectors) for dtype in FLOATING for vectors in (False, True)),
         *filter_tile_units(),
-        *(_sum_unit(dtype) for dtype in FLOATING),
+        *filter_sum_units(),
     )
+
+
+def filter_sum_units() -> tuple[Unit, ...]:
+    """Every unit that `prepare_filter_sum` can launch."""
+    return tuple(_sum_unit(dtype) for dtype in FLOATING)

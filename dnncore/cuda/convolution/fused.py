@@ -11,6 +11,7 @@ from dataclasses import replace
 from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.composed import COMPOSED, COMPOSED_IN_PLACE
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
+from dnncore.cuda.convolution.depthwise_planes import DEPTHWISE_PLANES
 from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32, FftTiling
 from dnncore.cuda.convolution.finished import FinishedConvolution
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
@@ -47,6 +48,7 @@ _STRIDE_1: tuple[CudaAlgorithm, ...] = (
     ClampedSplitGemm("implicit_gemm_clamped_split_k", fused_product),
     ClampedGemm("implicit_gemm_clamped", fused_product),
     FinishedConvolution(DEPTHWISE),
+    FinishedConvolution(DEPTHWISE_PLANES),
     FinishedConvolution(WINOGRAD_NONFUSED),
     FinishedConvolution(WINOGRAD_NONFUSED_2X2),
     FinishedConvolution(WINOGRAD),

@@ -8,6 +8,9 @@ from dnncore.backend import Offer
 from dnncore.choice import fastest
 from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
+from dnncore.cuda.convolution.depthwise_filter_channels import DEPTHWISE_CHANNELS_BACKWARD_FILTER
+from dnncore.cuda.convolution.depthwise_filter_planes import DEPTHWISE_PLANES_BACKWARD_FILTER
+from dnncore.cuda.convolution.depthwise_planes import DEPTHWISE_PLANES
 from dnncore.cuda.convolution.direct import DIRECT
 from dnncore.cuda.convolution.few_channels import DIRECT_FEW_CHANNELS
 from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32
@@ -35,7 +38,7 @@ from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["WIDE_FILTER", "algorithms", "algorithms_for", "best_offer"]
 
-_FIRST: tuple[CudaAlgorithm, ...] = (DEPTHWISE, DIRECT_FEW_CHANNELS)
+_FIRST: tuple[CudaAlgorithm, ...] = (DEPTHWISE, DEPTHWISE_PLANES, DIRECT_FEW_CHANNELS)
 _OTHERS: tuple[CudaAlgorithm, ...] = (
     IMPLICIT_GEMM_SPLIT_K,
     IMPLICIT_GEMM,
@@ -84,6 +87,8 @@ _STRIDE_1: dict[Direction, tuple[CudaAlgorithm, ...]] = {
     ),
     Direction.BACKWARD_FILTER: (
         DEPTHWISE,
+        DEPTHWISE_CHANNELS_BACKWARD_FILTER,
+        DEPTHWISE_PLANES_BACKWARD_FILTER,
         *_WGMMA[Direction.BACKWARD_FILTER],
         _TF32,
         _FILTER_OF_PLANES,
