@@ -1,4 +1,8 @@
-"""What a device reaches at most, measured in the run that quotes it: a large copy, and large matrix products by PyTorch."""
+"""What a device reaches at most, measured in the run that quotes it: a large copy, and large matrix products by PyTorch.
+
+A copy is made in two ways, of which the faster counts. `Tensor.copy_` is a copy of the driver's, which on an H200 stays at 2.7 TB/s;
+a kernel that multiplies by one moves the same bytes and reaches about 4.2.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,8 @@ class Ceilings:
     def __post_init__(self) -> None:
         source = torch.empty(_COPIED_BYTES // 4, dtype=torch.float32, device="cuda").normal_()
         target = torch.empty_like(source)
-        ms = self._ms(lambda a, b: b.copy_(a), source, target)
+        copies: tuple[Callable[..., Any], ...] = (lambda a, b: b.copy_(a), lambda a, b: torch.mul(a, 1.0, out=b))
+        ms = min(self._ms(copy, source, target) for copy in copies)
         self.copy_tbps = 2 * _COPIED_BYTES / ms / 1e9
 
     def tflops(self, dtype: DType, *, is_tf32: bool) -> float | None:
