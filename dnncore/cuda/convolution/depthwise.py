@@ -132,14 +132,17 @@ def _prepare_strips(problem: ConvolutionProblem, plane: Plane, figures: DeviceFi
     return kernel_call(unit, blocks, _THREADS, params, fields, shared_bytes=shared, starts_early=figures.starts_early)
 
 
-def _prepare(problem: ConvolutionProblem, plane: Plane, rows: Rows | None, figures: DeviceFigures) -> Calls:
-    otherwise = _prepare_in_registers(problem, plane, figures)
+def _prepare(
+    problem: ConvolutionProblem, plane: Plane, rows: Rows | None, tiles: Tiles | None, figures: DeviceFigures
+) -> Calls:
+    otherwise = _prepare_in_registers(problem, plane, tiles, figures)
     return where_by_rows(problem, prepare_rows(problem, rows, figures), otherwise) if rows else otherwise
 
 
-def _prepare_in_registers(problem: ConvolutionProblem, plane: Plane, figures: DeviceFigures) -> Calls:
+def _prepare_in_registers(
+    problem: ConvolutionProblem, plane: Plane, tiles: Tiles | None, figures: DeviceFigures
+) -> Calls:
     strips = _prepare_strips(problem, plane.alone(), figures)
-    tiles = Tiles.of(problem, plane)
     if tiles:
         return where_tiled(tiles, prepare_tiles(problem, tiles, figures), strips, problem.direction)
     return when_aligned(problem, _prepare_strips(problem, plane, figures), strips) if plane.vectors else strips
@@ -174,7 +177,7 @@ def _why_not(problem: ConvolutionProblem) -> str | None:
     return f"steps along an axis are up to {furthest} B; they have 32 bits" if furthest >= _COORDINATES else None
 
 
-def _seconds(problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+def _seconds_of_strips(problem: ConvolutionProblem, figures: DeviceFigures) -> float:
     """The launch, and arithmetic or memory, whichever takes longer."""
     x, y = problem.x, problem.y
     products = y.size * math.prod(problem.w.shape[2:])
@@ -194,13 +197,15 @@ class DepthwiseConvolution:
         reason = _why_not(problem)
         if reason is not None:
             return reason
-        seconds = _seconds(problem, figures)
-        if problem.direction is not Direction.BACKWARD_FILTER:
-            plane = Plane.of(problem)
-            rows = Rows.of(problem, plane, figures)
-            return Offer(rows.seconds(figures) if rows else seconds, partial(_prepare, problem, plane, rows, figures))
-        cuts = FilterCuts.of(problem, figures)
-        return Offer(seconds, partial(prepare_filter, problem, cuts), cuts.workspace_bytes(problem))
+        if problem.direction is Direction.BACKWARD_FILTER:
+            cuts = FilterCuts.of(problem, figures)
+            seconds = cuts.tiles.seconds(figures) if cuts.tiles else _seconds_of_strips(problem, figures)
+            return Offer(seconds, partial(prepare_filter, problem, cuts), cuts.workspace_bytes(problem))
+        plane = Plane.of(problem)
+        rows, tiles = Rows.of(problem, plane, figures), Tiles.of(problem, plane)
+        best = rows or tiles
+        seconds = best.seconds(figures) if best else _seconds_of_strips(problem, figures)
+        return Offer(seconds, partial(_prepare, problem, plane, rows, tiles, figures))
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that it can launch."""

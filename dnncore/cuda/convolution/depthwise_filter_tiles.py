@@ -10,7 +10,7 @@ from dnncore.cuda.convolution.depthwise_tiles import KERNELS, REGISTER_BYTES, TI
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
-from dnncore.figures import DeviceFigures
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem
 
 __all__ = ["FilterTiles", "filter_tile_units", "prepare_filter_tiles"]
@@ -21,6 +21,10 @@ _COLUMNS = 2
 
 _BLOCKS_OF_VECTORS = 3
 """Of 160 registers per thread, a multiprocessor runs so many blocks at once."""
+
+# Fitted to 3x3 and 5x5 layers on an H200: what a product costs, in products at the device's rate in float32, of 32 bits and of 16,
+# whose conversions come on top; the rate of memory.
+_PER_PRODUCT, _PER_NARROW_PRODUCT, _OF_MEMORY_RATE = 3.5, 4.6, 0.82
 
 _PARAMS = struct(
     *BLEND,
@@ -108,6 +112,14 @@ class FilterTiles:
         # A part of few tiles would leave walkers without any.
         part = max(-(-count // parts), min(walkers, count))
         return cls(tiles, vectors, chunks, strips, row_tiles, count, part)
+
+    def seconds(self, figures: DeviceFigures) -> float:
+        """Both launches, and arithmetic or memory, whichever takes longer."""
+        x, dy = self.tiles.source, self.tiles.output
+        each = _PER_NARROW_PRODUCT if x.dtype.itemsize == 2 else _PER_PRODUCT
+        work = dy.size * self.tiles.filter**2 * each / figures.products_per_second(Maths.FP32)
+        memory = (x.nbytes + dy.nbytes) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        return 2 * figures.launch_seconds + max(work, memory)
 
     @property
     def num_parts(self) -> int:

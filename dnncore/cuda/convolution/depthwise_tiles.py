@@ -16,7 +16,7 @@ from dnncore.cuda.params import ADDRESS, SMALL_DIVISOR, c_type, generate, record
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
-from dnncore.figures import DeviceFigures
+from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = [
@@ -54,6 +54,10 @@ _LONGEST_WALK = 4
 """Tiles that a block takes one after another: its filters cost little then, and there are blocks enough to share out evenly."""
 
 _MAX_COUNT = 2**31
+
+# Fitted to 3x3 and 5x5 layers on an H200: what an output and a product cost, in products at the device's rate in float32; the rate
+# of memory.
+_PER_OUTPUT, _PER_PRODUCT, _OF_MEMORY_RATE = 12.0, 2.5, 0.82
 
 _SOURCE_AND_OUTPUT = {Direction.FORWARD: (0, 2), Direction.BACKWARD_DATA: (1, 2), Direction.BACKWARD_FILTER: (0, 1)}
 """The operands that `Tiles.source` and `Tiles.output` are."""
@@ -132,6 +136,13 @@ class Tiles:
         piece = 0 if vectors else _piece(source, output, stride, spread=spread)
         tiles = cls(source, output, size, stride, piece, vectors, spread)
         return tiles if (vectors or tiles.piece) and tiles.count < _MAX_COUNT else None
+
+    def seconds(self, figures: DeviceFigures) -> float:
+        """Forward or backward-data: the launch, and arithmetic or memory, whichever takes longer."""
+        narrow = min(self.source.size, self.output.size)
+        work = self.output.size * _PER_OUTPUT + narrow * self.filter**2 * _PER_PRODUCT
+        memory = (self.source.nbytes + self.output.nbytes) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        return figures.launch_seconds + max(work / figures.products_per_second(Maths.FP32), memory)
 
     @property
     def columns(self) -> int:
