@@ -159,7 +159,7 @@ def main(device: str, channel: str) -> int:
     link = begin(channel, "dnnserve-engine")
     devices.limit_cpu_threads(1)
     with contextlib.suppress(DnncoreError):  # which comes again, to be told, when the device is opened
-        devices.resolve(device)  # begins to use the driver, which takes a while, before there is anything to load
+        devices.open_device(device).close()  # its context stays, and is made while the server reads models
     assignment: Assignment | None = told(link)
     if assignment is not None:
         configure_logging(assignment.log_format, assignment.log_level)
