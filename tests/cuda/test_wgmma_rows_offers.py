@@ -161,6 +161,6 @@ def test_pixels_are_normalised_before_where_it_does_not_suit_a_part_of_the_batch
     )
     assert found is not None
     assert alone is not None
-    assert (found[0].name, alone[0].name) == ("normalized_first", "direct")
+    assert (found[0].name, alone[0].name) == ("converted_first", "direct")
     assert problem.images.nbytes > 70e6
     assert found[1].workspace_bytes < 64e6
