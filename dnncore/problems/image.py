@@ -1,4 +1,4 @@
-"""Images: of 8 bits a channel, resized to one size and turned into a net's input; and convolved as they come, in bytes or float32."""
+"""Images of 8 bits a channel, resized to one size and turned into a net's input; and images, convolved as they come."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ImageNormalizationProblem(OptionalOperands):
 
 @dataclass(frozen=True, slots=True)
 class ImageConvolutionProblem(OptionalOperands):
-    """y = activation(conv(images, w) + bias), images being table[c, x[n, c, h, w]], or x, rounded to w's dtype: a net's first layer.
+    """y = activation(conv(images, w) + bias), images being table[c, x[n, c, h, w]] or x, rounded to w's dtype: a first layer.
 
     The result is that of two problems one after the other: of `conversion`, and of `fused`. Padding is zeros beside the images,
     whatever the table makes of a pixel of 0.

@@ -32,7 +32,7 @@ F16, BF16, I8, F32 = DType.FLOAT16, DType.BFLOAT16, DType.INT8, DType.FLOAT32
 
 @dataclass(frozen=True)
 class Layer:
-    """`gap` is values between the rows of x, `dtype` that of what is multiplied, which `pixels` or `planes` of float32 become or not."""
+    """`gap` is values between the rows of x, `dtype` that of what is multiplied: x, or what `pixels` or float32 `planes` become."""
 
     name: str
     x: tuple[int, int, int, int]

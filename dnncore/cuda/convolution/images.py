@@ -1,7 +1,7 @@
 """Which algorithms there are for a convolution of images of 8 bits, or of float32 that is rounded: a net's first layer.
 
-Where no kernel looks pixels up or rounds while it loads, images are converted into the workspace, some at a time, and convolved from
-there by any algorithm. A part is still in the second-level cache when it is convolved.
+Where no kernel looks pixels up or rounds while it loads, images are converted into the workspace, some at a time, and convolved
+from there by any algorithm. A part is still in the second-level cache when it is convolved.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ class _Part:
     def of(cls, whole: ImageConvolutionProblem, size: int, figures: DeviceFigures) -> _Part:
         """So many images of a problem."""
         problem = replace(whole, x=images(whole.x, size), y=images(whole.y, size))
-        conversion = fastest(ADD if problem.table is None else NORMALIZATION, problem.conversion, figures, _without_workspace)
+        conversion = fastest(
+            ADD if problem.table is None else NORMALIZATION, problem.conversion, figures, _without_workspace
+        )
         convolution = fastest(FUSED, problem.fused, figures)
         assert conversion is not None, "the last algorithm supports everything"
         assert convolution is not None, "the last algorithm supports everything"
