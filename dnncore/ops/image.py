@@ -1,4 +1,4 @@
-"""Images of 8 bits a channel: resizing a batch of them, turning them into a net's input, and convolving that."""
+"""Images: resizing a batch of them, turning them into a net's input, and convolving them as they come."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def image_convolution(
     handle: Handle,
     alpha: float,
     x: Tensor,
-    table: Tensor,
+    table: Tensor | None,
     w: Tensor,
     conv: ConvolutionDescriptor,
     bias: Tensor | None,
@@ -29,20 +29,22 @@ def image_convolution(
 ) -> None:
     """y = activation(conv(table[c, x], w) + bias): `image_normalization` and a fused convolution in one, rounded alike.
 
+    Without a table y = activation(conv(x, w) + bias), x rounded to w's dtype: a cast and a fused convolution in one.
+
     Args:
-        x: uint8 [N, C, H, W], 1 to 4 channels; an image in memory is channels-last.
+        x: [N, C, H, W], 1 to 4 channels: uint8, an image in memory is channels-last; or, without a table, float32.
         table: float32 [C, 256]: what each value of a pixel becomes, rounded to w's dtype. Padding is zeros beside that.
-        w: float16, bfloat16 or float32 [K, C, R, S].
+        w: float16, bfloat16 or, of uint8, float32 [K, C, R, S].
         bias: [1, K, 1, 1], of w's dtype or float32.
         activation: None for the identity.
         y: [N, K, P, Q], of w's dtype.
         algorithm: Take the one of this name; None lets the handle's preference choose.
     """
     arguments = (
-        *(x.descriptor, w.descriptor, y.descriptor, table.descriptor, conv),
+        *(x.descriptor, w.descriptor, y.descriptor, None if table is None else table.descriptor, conv),
         *(None if bias is None else bias.descriptor, activation),
     )
-    inputs = (x, w, table) if bias is None else (x, w, bias, table)
+    inputs = (x, w, *(one for one in (bias, table) if one is not None))
     handle.execute(ImageConvolutionProblem, arguments, alpha, inputs, beta, (y,), algorithm=algorithm)
 
 

@@ -1,4 +1,4 @@
-"""Images of 8 bits a channel: resized to one size, turned into a net's input, and convolved as that."""
+"""Images of 8 bits a channel, resized to one size and turned into a net's input; and images, convolved as they come."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from dnncore.errors import BadParamError
 from dnncore.problems.fused_convolution import FusedConvolutionProblem
 from dnncore.problems.normalization.operands import OptionalOperands
 from dnncore.problems.problem import Operands, writable
+from dnncore.problems.tensor import AddProblem
 
 __all__ = ["ImageConvolutionProblem", "ImageNormalizationProblem", "ImageResizeProblem"]
 
-_FLOATING = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+_NARROW = (DType.FLOAT16, DType.BFLOAT16)
+_FLOATING = (*_NARROW, DType.FLOAT32)
 _MAX_CHANNELS = 4
 _MAX_INDEX = 2**31 - 1
 
@@ -75,16 +77,16 @@ class ImageNormalizationProblem(OptionalOperands):
 
 @dataclass(frozen=True, slots=True)
 class ImageConvolutionProblem(OptionalOperands):
-    """y = activation(conv(images, w) + bias), images being table[c, x[n, c, h, w]] rounded to w's dtype: a net's first layer.
+    """y = activation(conv(images, w) + bias), images being table[c, x[n, c, h, w]] or x, rounded to w's dtype: a first layer.
 
-    The result is that of `ImageNormalizationProblem` and `FusedConvolutionProblem` one after the other. Padding is zeros beside the
-    images, whatever the table makes of a pixel of 0.
+    The result is that of two problems one after the other: of `conversion`, and of `fused`. Padding is zeros beside the images,
+    whatever the table makes of a pixel of 0.
 
     Args:
-        x: uint8 [N, C, H, W], 1 to 4 channels; as images lie in memory, its layout is NHWC.
-        w: float16, bfloat16 or float32 [K, C, R, S]; there is one group.
+        x: [N, C, H, W], 1 to 4 channels. uint8 with a table, whose layout is NHWC as images lie in memory; or float32 without.
+        w: float16, bfloat16 or, of uint8, float32 [K, C, R, S]; there is one group.
         y: [N, K, P, Q], of w's dtype.
-        table: float32 [C, 256] without gaps: what each value of a pixel becomes.
+        table: float32 [C, 256] without gaps: what each value of a pixel becomes; None where x is float32.
         convolution: Padding, stride, dilation, mode, math.
         bias: [1, K, 1, 1], of w's dtype or float32; None for 0.
         activation: None for the identity.
@@ -96,7 +98,7 @@ class ImageConvolutionProblem(OptionalOperands):
     x: TensorDescriptor
     w: TensorDescriptor
     y: TensorDescriptor
-    table: TensorDescriptor
+    table: TensorDescriptor | None
     convolution: ConvolutionDescriptor
     bias: TensorDescriptor | None = None
     activation: ActivationDescriptor | None = None
@@ -104,23 +106,29 @@ class ImageConvolutionProblem(OptionalOperands):
     possible_outputs: ClassVar[tuple[str, ...]] = ("y",)
 
     def __post_init__(self) -> None:
-        _check_images("x", self.x)
-        _ = self.normalization  # which checks table and w's dtype, and
+        if self.table is None:
+            _check_images("x", self.x, DType.FLOAT32)
+            if self.w.dtype not in _NARROW:
+                names = " or ".join(dtype.value for dtype in _NARROW)
+                raise BadParamError(f"w is {self.w.dtype.value}; without a table x is rounded to {names}")
+        _ = self.conversion  # which checks table and w's dtype, and
         _ = self.fused  # everything else
 
     @property
     def images(self) -> TensorDescriptor:
-        """What pixels become, [N, C, H, W], channels-last without gaps: nobody need write it."""
+        """What x becomes, [N, C, H, W], channels-last without gaps: nobody need write it."""
         return TensorDescriptor.packed(self.x.shape, self.w.dtype, Layout.NHWC)
 
     @property
-    def normalization(self) -> ImageNormalizationProblem:
-        """The lookups alone."""
+    def conversion(self) -> ImageNormalizationProblem | AddProblem:
+        """The lookups alone, or the rounding; its inputs are x and the table."""
+        if self.table is None:
+            return AddProblem(self.x, self.images)
         return ImageNormalizationProblem(self.x, self.table, self.images)
 
     @property
     def fused(self) -> FusedConvolutionProblem:
-        """What follows them; its inputs are the first ones of this problem."""
+        """What follows; its inputs are the first ones of this problem."""
         return FusedConvolutionProblem(
             self.images, self.w, self.y, self.convolution, bias=self.bias, activation=self.activation
         )
@@ -182,10 +190,10 @@ class ImageResizeProblem(Operands):
         writable(y=self.y)
 
 
-def _check_images(name: str, tensor: TensorDescriptor) -> int:
-    """The channels of uint8 images."""
-    if tensor.dtype is not DType.UINT8 or tensor.ndim != 4 or not 1 <= tensor.shape[1] <= _MAX_CHANNELS:
-        raise BadParamError(f"{name} ({tensor}) must be uint8 [N, C, H, W] with 1 to {_MAX_CHANNELS} channels")
+def _check_images(name: str, tensor: TensorDescriptor, dtype: DType = DType.UINT8) -> int:
+    """The channels of images."""
+    if tensor.dtype is not dtype or tensor.ndim != 4 or not 1 <= tensor.shape[1] <= _MAX_CHANNELS:
+        raise BadParamError(f"{name} ({tensor}) must be {dtype.value} [N, C, H, W] with 1 to {_MAX_CHANNELS} channels")
     return tensor.shape[1]
 
 

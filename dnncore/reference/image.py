@@ -1,4 +1,4 @@
-"""Images of 8 bits a channel: table lookups, with what convolves their results or without, and resampling in whole numbers."""
+"""Images: table lookups, what convolves their results or rounded images, and resampling in whole numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dnncore.problems import (
     ImageNormalizationProblem,
     ImageResizeProblem,
 )
-from dnncore.reference import fused_convolution
+from dnncore.reference import fused_convolution, tensor
 from dnncore.reference.launch import Array, Compute, Parts, ReferenceAlgorithm, ReferenceWork, Value
 
 __all__ = ["CONVOLUTION", "NORMALIZATION", "RESIZE"]
@@ -109,10 +109,10 @@ RESIZE = (ReferenceAlgorithm("two_passes", _resize),)
 
 @dataclass(frozen=True, slots=True)
 class _ImageConvolution:
-    """Table lookups, then a fused convolution. Immutable.
+    """Table lookups or a rounding, then a fused convolution. Immutable.
 
     Args:
-        convolution: Of what is looked up.
+        convolution: Of what they give.
     """
 
     convolution: ReferenceAlgorithm
@@ -124,26 +124,30 @@ class _ImageConvolution:
 
     def offer(self, problem: ImageConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What both take."""
+        converting = tensor.ADD[0] if problem.table is None else NORMALIZATION[0]
         convolution = self.convolution.offer(problem.fused, figures)
-        lookups = NORMALIZATION[0].offer(problem.normalization, figures)
-        if isinstance(convolution, str) or isinstance(lookups, str):
-            return convolution if isinstance(convolution, str) else str(lookups)
+        conversion = converting.offer(problem.conversion, figures)
+        if isinstance(convolution, str) or isinstance(conversion, str):
+            return convolution if isinstance(convolution, str) else str(conversion)
         compute = partial(_convolved, self.convolution.compute)
         work = partial(ReferenceWork, self.name, compute, problem, self.convolution.maths)
-        return replace(convolution, seconds=lookups.seconds + convolution.seconds, prepare=work)
+        return replace(convolution, seconds=conversion.seconds + convolution.seconds, prepare=work)
 
 
 @lru_cache
 def _fused(problem: ImageConvolutionProblem) -> FusedConvolutionProblem:
-    """What follows the lookups: made once, not at each launch."""
+    """What follows the conversion: made once, not at each launch."""
     return problem.fused
 
 
 def _convolved(
-    convolve: Compute, problem: ImageConvolutionProblem, x: _Pixels, w: Array, *others: Array
+    convolve: Compute, problem: ImageConvolutionProblem, x: _Pixels | Array, w: Array, *others: Array
 ) -> Value | Parts:
+    narrow = problem.w.dtype.numpy
+    if problem.table is None:
+        return convolve(_fused(problem), x.astype(narrow).astype(w.dtype), w, *others)
     *bias, table = others
-    rounded = table.astype(problem.w.dtype.numpy).astype(w.dtype)
+    rounded = table.astype(narrow).astype(w.dtype)
     images = np.stack([rounded[c].take(x[:, c]) for c in range(x.shape[1])], axis=1)
     return convolve(_fused(problem), images, w, *bias)
 

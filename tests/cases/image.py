@@ -1,4 +1,4 @@
-"""Images of 8 bits a channel."""
+"""Images of 8 bits a channel, and of float32 that are rounded."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ ROWS = ("implicit_gemm_wgmma_rows",)
 
 @dataclass(frozen=True)
 class Convolution:
-    """Images [N, C, H, W] and K filters of R x S; `layouts` of x and of y."""
+    """Images [N, C, H, W] and K filters of R x S; `layouts` of x and of y; `rounded` are those of float32."""
 
     name: str
     x: tuple[int, int, int, int]
@@ -90,6 +90,7 @@ class Convolution:
     dtype: DType = F16
     layouts: tuple[str, str] = ("NHWC", "NHWC")
     biased: bool = True
+    rounded: bool = False
     alpha: float = 1.0
     beta: float = 0.0
     written_for: tuple[str, ...] = ()
@@ -100,10 +101,10 @@ class Convolution:
         of_x, of_y = self.layouts
         filters = (self.w[0], self.x[1], *self.w[1:])
         problem = ImageConvolutionProblem(
-            describe(self.x, DType.UINT8, of_x),
+            describe(self.x, F32 if self.rounded else DType.UINT8, of_x),
             describe(filters, self.dtype, of_y),
             describe(conv.output_shape(self.x, filters), self.dtype, of_y),
-            TensorDescriptor.packed((self.x[1], 256)),
+            None if self.rounded else TensorDescriptor.packed((self.x[1], 256)),
             conv,
             TensorDescriptor.packed((1, self.w[0], 1, 1)) if self.biased else None,
             ActivationDescriptor.make("relu") if self.biased else None,
@@ -117,6 +118,12 @@ CONVOLUTIONS = (
     Convolution("gray-no-bias", (3, 1, 9, 10), (8, 5, 4), 4, 3, biased=False, written_for=ROWS),
     Convolution("four-channels", (1, 4, 6, 5), (8, 2, 3), 0, 2, written_for=ROWS),
     Convolution("planes", (2, 3, 6, 5), (5, 3, 3), 1, 1, layouts=("NCHW", "NCHW")),
+    Convolution("rounded-7x7-halved", (2, 3, 15, 12), (16, 7, 7), 3, 2, layouts=("NCHW", "NHWC"), rounded=True),
+    Convolution(
+        "rounded-3x3-bf16", (1, 3, 17, 20), (72, 3, 3), 1, 1, BF16, ("NCHW", "NHWC"), False, True, -0.5, 2.0, ROWS
+    ),
+    Convolution("rounded-odd-rows", (2, 3, 7, 9), (8, 3, 3), 1, 2, layouts=("NCHW", "NHWC"), rounded=True),
+    Convolution("rounded-gaps", (2, 4, 6, 5), (5, 2, 3), 0, 2, BF16, ("gaps", "NCHW"), rounded=True, beta=0.5),
     Convolution("fp32-blend", (2, 3, 6, 7), (4, 5, 5), 2, 2, F32, ("gaps", "NCHW"), alpha=2.0, beta=-1.0),
 )
 

@@ -90,6 +90,7 @@ def test_every_pass_says_what_it_changed(net: str, capsys: pytest.CaptureFixture
         "within 5e-07 of the largest output",
         "fuse_inner_products: 1 nodes -> 1",
         "merge_siblings: 1 nodes -> 1",
+        "fuse_pooling: 1 nodes -> 1",
     ]
     assert "fused_convolution" in said.split("net net")[1]
 
@@ -112,7 +113,7 @@ def test_a_net_that_ranks_its_classes_is_shown(capsys: pytest.CaptureFixture[str
     command = ["describe", "lenet", "--passes", "--rank", "3"]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "  pass    rank_classes: 7 nodes -> 9 (+1 flatten, +1 top_k); to the bit\n" in said
+    assert "  pass    rank_classes: 5 nodes -> 7 (+1 flatten, +1 top_k); to the bit\n" in said
     assert "  output  logits.classes: int32[N, 3]" in said
     assert main([*command, "--without", "rank_classes"]) == 0
     said = capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from dnncore import ConvolutionDescriptor, DType, MathType, TensorDescriptor
 from dnncore.choice import fastest
 from dnncore.cuda.calls import KernelCall, WhereAligned
 from dnncore.cuda.convolution.fused import FUSED
+from dnncore.cuda.convolution.image_planes import PlaneWindow
 from dnncore.cuda.convolution.images import IMAGES
 from dnncore.cuda.convolution.plain import algorithms
 from dnncore.cuda.convolution.wgmma_tile import LONGEST_SUM
@@ -117,7 +119,14 @@ def test_first_layers_of_known_nets_with_what_follows_are_computed_by_it(
     fused = FusedConvolutionProblem(plain.x, plain.w, plain.y, plain.convolution, bias=bias, activation=relu)
     pixels, table = TensorDescriptor.packed(plain.x.shape, DType.UINT8, "NHWC"), TensorDescriptor.packed((3, 256))
     of_pixels = ImageConvolutionProblem(pixels, plain.w, plain.y, table, plain.convolution, bias, relu)
-    for found in (fastest(FUSED, fused, H200), fastest(IMAGES, of_pixels, H200)):
+    planes = TensorDescriptor.packed(plain.x.shape)
+    of_planes = ImageConvolutionProblem(planes, plain.w, plain.y, None, plain.convolution, bias, relu)
+    if taps == 11:  # of which too many meet a rectangle of outputs for its planes to have room on chip
+        other = fastest(IMAGES, of_planes, H200)
+        assert other is not None
+        assert other[0].name == "converted_first"
+        of_planes = of_pixels
+    for found in (*(fastest(IMAGES, each, H200) for each in (of_pixels, of_planes)), fastest(FUSED, fused, H200)):
         assert found is not None
         assert found[0].name == NAME
     gradient = fastest(algorithms(Direction.BACKWARD_FILTER), replace(plain, direction=Direction.BACKWARD_FILTER), H200)
@@ -150,6 +159,41 @@ def test_pixels_become_16_bits_alone() -> None:
     assert reason == "pixels become float32; it looks up float16, bfloat16"
 
 
+@pytest.mark.parametrize(
+    ("planes", "message"),
+    [
+        (
+            TensorDescriptor.packed((2, 3, 224, 226)),
+            "x .* needs neighbouring columns, rows, planes and images a multiple of 4",
+        ),
+        (TensorDescriptor.packed((2, 3, 224, 224), layout="NHWC"), "x .* needs neighbouring columns"),
+        (TensorDescriptor.packed((2, 3, 600, 224)), "takes [0-9]+ B of shared memory"),
+    ],
+    ids=["rows", "channels-last", "window"],
+)
+def test_planes_that_no_copy_brings_are_refused_with_the_reason(planes: TensorDescriptor, message: str) -> None:
+    stride = 8 if planes.shape[2] == 600 else 2
+    plain = _layer(planes.shape, stride=stride)
+    problem = ImageConvolutionProblem(planes, plain.w, plain.y, None, plain.convolution)
+    reason = IMAGES[0].offer(problem, H200)
+    assert isinstance(reason, str)
+    assert re.search(message, reason)
+    other = fastest(IMAGES, problem, H200)
+    assert other is not None
+    assert other[0].name == "converted_first"
+
+
+@pytest.mark.parametrize(("taps", "stride"), [(7, 2), (3, 2), (3, 1)])
+def test_rows_of_planes_in_shared_memory_begin_in_different_banks(taps: int, stride: int) -> None:
+    """Eight outputs of four rows meet every bank as often as 32 loads of words at such strides can."""
+    plain = _layer(w=(64, 3, taps, taps), padding=taps // 2, stride=stride)
+    window = PlaneWindow.of(plain, 20)
+    banks = Counter((row * window.columns + output * stride) % 32 for row in range(4) for output in range(8))
+    assert max(banks.values()) == stride
+    assert window.columns_before % 4 == window.columns % 4 == 0
+    assert window.columns >= window.first + 7 * stride + taps
+
+
 def test_pixels_are_normalised_before_where_it_does_not_suit_a_part_of_the_batch_at_a_time() -> None:
     """In parts that stay in the second-level cache; without room for one, pixel by pixel."""
     x, table = TensorDescriptor.packed((256, 3, 224, 224), DType.UINT8, "NHWC"), TensorDescriptor.packed((3, 256))
@@ -161,6 +205,6 @@ def test_pixels_are_normalised_before_where_it_does_not_suit_a_part_of_the_batch
     )
     assert found is not None
     assert alone is not None
-    assert (found[0].name, alone[0].name) == ("normalized_first", "direct")
+    assert (found[0].name, alone[0].name) == ("converted_first", "direct")
     assert problem.images.nbytes > 70e6
     assert found[1].workspace_bytes < 64e6

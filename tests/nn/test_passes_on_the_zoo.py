@@ -20,7 +20,7 @@ from dnncore.dtypes import DType
 from dnncore.nn import Executor, Graph, Parameters
 from dnncore.nn.calibration import calibrate
 from dnncore.nn.model import Model
-from dnncore.nn.passes import PASSES, REGISTRY, applied_passes, in_precision, quantize
+from dnncore.nn.passes import PASSES, REGISTRY, applied_passes, fuse_bottlenecks, fuse_cast, in_precision, quantize
 from dnncore.nn.zoo import AUXILIARY, ZOO
 from dnncore.preprocessing import Preprocessing
 
@@ -29,7 +29,7 @@ SHAPES = {"alexnet": (3, 63, 63), "lenet": (1, 8, 8)}
 
 _EVERYWHERE = {
     *("fuse_convolutions", "fuse_inner_products", "quantize", "in_precision", "channels_last"),
-    *("from_pixels", "fuse_pixels", "rank_classes"),
+    *("from_pixels", "fuse_pixels", "fuse_cast", "rank_classes"),
 }
 CHANGED = {
     "alexnet": _EVERYWHERE | {"drop_identities"},
@@ -94,6 +94,8 @@ def _steps(model: Model, images: np.ndarray, handle: Handle, preprocessing: Prep
             calibration = calibrate(after, [{"data": images}], handle)
             yield Step(quantize.__name__, after, quantize(after, calibration), goes_on=False)
             yield Step(in_precision.__name__, after, in_precision(after, DType.BFLOAT16), goes_on=False)
+        if name == fuse_bottlenecks.__name__:  # as of a net that does not read pixels
+            yield Step(fuse_cast.__name__, after, fuse_cast(after), goes_on=False)
         before = after
 
 

@@ -27,6 +27,9 @@ TORCHVISION = Normalization(
 MEAN_IMAGE = Normalization(
     "bgr", (SubtractMeanImage.of(np.random.default_rng(0).random((3, 6, 8)) * 255), Scale((1 / 256,)))
 )
+CASTS_APART = ("fuse_cast",)
+"""So that there is a cast whose place a normalisation takes."""
+
 PIXELS = np.random.default_rng(1).integers(0, 256, (2, 6, 8, 3), np.uint8)
 
 
@@ -43,7 +46,7 @@ def net() -> Model:
 def test_a_net_computes_the_same_bits_from_pixels(
     handle: Handle, normalization: Normalization, precision: DType
 ) -> None:
-    model = for_inference(net(), precision)
+    model = for_inference(net(), precision, CASTS_APART)
     from_bytes = from_pixels(model, normalization)
     assert from_bytes.graph.inputs == (Value("data", DType.UINT8, (BATCH, 6, 8, 3)),)
     assert kinds(from_bytes)[0] == "image_normalization"
@@ -52,7 +55,7 @@ def test_a_net_computes_the_same_bits_from_pixels(
 
 
 def test_the_normalisation_takes_the_place_of_a_cast_and_its_layout() -> None:
-    model = for_inference(net(), DType.FLOAT16)
+    model = for_inference(net(), DType.FLOAT16, CASTS_APART)
     assert kinds(model).count("cast") == 2
     from_bytes = from_pixels(model, TORCHVISION)
     assert kinds(from_bytes).count("cast") == 1
@@ -97,12 +100,24 @@ def test_an_input_that_is_handed_out_is_refused() -> None:
 
 @pytest.mark.parametrize("precision", [DType.FLOAT16, DType.BFLOAT16], ids=str)
 def test_the_first_convolution_looks_pixels_up_and_the_bits_stay(handle: Handle, precision: DType) -> None:
-    apart = from_pixels(for_inference(net(), precision), TORCHVISION)
+    apart = from_pixels(for_inference(net(), precision, CASTS_APART), TORCHVISION)
     fused = fuse_pixels(apart)
     assert kinds(apart)[:2] == ["image_normalization", "fused_convolution"]
     assert kinds(fused) == ["image_convolution", *kinds(apart)[2:]]
     assert np.array_equal(outputs(handle, fused, PIXELS), outputs(handle, apart, PIXELS))
     assert from_document(to_document(fused.graph)) == fused.graph
+
+
+@pytest.mark.parametrize("precision", [DType.FLOAT16, DType.BFLOAT16], ids=str)
+def test_a_first_convolution_that_rounds_looks_pixels_up_as_well(handle: Handle, precision: DType) -> None:
+    rounding = for_inference(net(), precision)
+    apart = from_pixels(rounding, TORCHVISION)
+    fused = fuse_pixels(apart)
+    assert kinds(apart) == ["image_normalization", *kinds(rounding)]
+    assert kinds(fused) == kinds(rounding)
+    expected = outputs(handle, rounding, TORCHVISION.apply(PIXELS))
+    for one in (apart, fused):
+        assert np.array_equal(outputs(handle, one, PIXELS), expected)
 
 
 @pytest.mark.parametrize("name", ["googlenet", "mobilenet_v2", "resnet18"])

@@ -6,7 +6,7 @@ import pytest
 
 from dnncore import Handle
 from dnncore.cuda import algorithms
-from dnncore.cuda.convolution.images import NormalizedFirst
+from dnncore.cuda.convolution.images import ConvertedFirst
 from dnncore.problems import ImageConvolutionProblem
 from tests.cases.image import CONVOLUTIONS
 from tests.conftest import CUDA_DEVICES
@@ -23,8 +23,8 @@ def test_parts_come_one_after_the_other_through_the_same_workspace(
     assert isinstance(case.problem, ImageConvolutionProblem)
     assert case.problem.images.nbytes == 3 * 180
     with Handle(CUDA_DEVICES[0]) as own:
-        algorithm = NormalizedFirst(most_bytes / own.device.figures.l2_bytes)
+        algorithm = ConvertedFirst(most_bytes / own.device.figures.l2_bytes)
         monkeypatch.setitem(algorithms._ALGORITHMS, ImageConvolutionProblem, (algorithm,))
         parts = own.plan(case.problem).describe().count("image_normalization")
         assert parts == {1: 3, 400: 2}[most_bytes]
-        check(own, case, "normalized_first")
+        check(own, case, "converted_first")

@@ -47,7 +47,9 @@ def of(
     return PooledConvolutionProblem(x, half(filters, channels, 3, 3), y, PADDED)
 
 
-@pytest.mark.parametrize("name", ["vgg", "vgg-bf16", "vgg-fp32", "odd-channels", "one-window", "rows", "to-rows", "from-rows"])
+@pytest.mark.parametrize(
+    "name", ["vgg", "vgg-bf16", "vgg-fp32", "odd-channels", "one-window", "rows", "to-rows", "from-rows"]
+)
 def test_layer_by_layer_gives_the_bits_of_a_convolution_and_of_pooling_behind_it(handle: Handle, name: str) -> None:
     problem = SMALL[name].problem
     assert isinstance(problem, PooledConvolutionProblem)

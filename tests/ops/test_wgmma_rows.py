@@ -32,7 +32,7 @@ F16, BF16, I8, F32 = DType.FLOAT16, DType.BFLOAT16, DType.INT8, DType.FLOAT32
 
 @dataclass(frozen=True)
 class Layer:
-    """`gap` is values between the rows of x, `dtype` that of what is multiplied, which `pixels` stand for or not."""
+    """`gap` is values between the rows of x, `dtype` that of what is multiplied: x, or what `pixels` or float32 `planes` become."""
 
     name: str
     x: tuple[int, int, int, int]
@@ -42,6 +42,7 @@ class Layer:
     gap: int = 0
     fused: bool = False
     pixels: bool = False
+    planes: bool = False
     alpha: float = 1.0
     beta: float = 0.0
     direction: Direction = Direction.FORWARD
@@ -54,13 +55,16 @@ class Layer:
         _, c, h, w = self.x
         pitch = w * c + self.gap
         x = TensorDescriptor(DType.UINT8 if self.pixels else self.dtype, self.x, (pitch * h, 1, pitch, c))
+        if self.planes:
+            pitch = w + self.gap
+            x = TensorDescriptor(F32, self.x, (pitch * h * c, pitch * h, pitch, 1))
         filters = TensorDescriptor.packed((self.w[0], c, *self.w[1:]), F32 if self.wide else self.dtype, self.layout)
         y = TensorDescriptor.packed(self.convolution.output_shape(x.shape, filters.shape), self.dtype, "NHWC")
         conv = replace(self.convolution, math=MathType.TF32) if self.dtype is F32 else self.convolution
         row, leaky = TensorDescriptor.packed((1, self.w[0], 1, 1)), ActivationDescriptor.make("leaky_relu", 0.125)
         problem: Problem
-        if self.pixels:
-            table = TensorDescriptor.packed((c, 256))
+        if self.pixels or self.planes:
+            table = TensorDescriptor.packed((c, 256)) if self.pixels else None
             problem = ImageConvolutionProblem(x, filters, y, table, conv, row, leaky)
         elif not self.fused:
             problem = ConvolutionProblem(self.direction, x, filters, y, conv)
@@ -82,6 +86,13 @@ LAYERS = (
           pixels=True),
     Layer("pixels, 11x11 by 4, one by one", (1, 3, 71, 43), (72, 11, 11), ConvolutionDescriptor.make(padding=2, stride=4),
           BF16, gap=1, pixels=True, alpha=-0.5, beta=2.0),
+    Layer("planes, 7x7 halved", (2, 3, 58, 24), (64, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2), planes=True),
+    Layer("planes, 3x3, rows apart, two tiles of filters", (1, 3, 16, 20), (72, 3, 3), ConvolutionDescriptor.make(padding=1),
+          BF16, gap=4, planes=True, alpha=-0.5, beta=2.0),
+    Layer("planes, 5x5 by 4", (1, 3, 71, 44), (8, 5, 5), ConvolutionDescriptor.make(stride=4), planes=True),
+    Layer("planes, gray, uneven", (3, 1, 15, 16), (24, 4, 5), ConvolutionDescriptor.make(padding=((2, 0), (0, 9)), stride=(1, 3)),
+          BF16, planes=True),
+    Layer("planes, more padding than image", (1, 4, 3, 4), (8, 3, 2), ConvolutionDescriptor.make(padding=5, stride=3), planes=True),
     Layer("more padding than image", (1, 4, 3, 2), (8, 3, 2), ConvolutionDescriptor.make(padding=4, stride=3)),
     Layer("tf32, 7x7 halved, two tiles of filters", (2, 3, 58, 22), (72, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2),
           F32, fused=True, alpha=-0.5, beta=2.0),
@@ -167,6 +178,7 @@ def test_a_stage_is_always_the_same_pairs(size: int, stride: int) -> None:
 def test_images_may_begin_at_any_value_and_outputs_are_computed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     with _handle(1, monkeypatch) as few:
         check(few, LAYERS[0].case(), ALGORITHM, guard=GUARD + 1)
+        check(few, next(layer for layer in LAYERS if layer.planes).case(), ALGORITHM, guard=GUARD + 1)
         check(few, BACKWARD_FILTER[-1].case(), ALGORITHM, guard=GUARD + 1)
 
 
@@ -236,5 +248,26 @@ def test_pixels_give_the_bits_of_images_that_were_normalised_before(dtype: DType
         )
         ops.image_convolution(own, 1.0, x, table, w, conv, None, relu, 0.0, found, algorithm=ALGORITHM)
         ops.image_normalization(own, 1.0, x, table, 0.0, images)
+        ops.convolution_bias_activation_forward(own, 1.0, images, w, conv, None, relu, expected, algorithm=ALGORITHM)
+        np.testing.assert_array_equal(found.numpy().view(np.uint16), expected.numpy().view(np.uint16))
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_planes_give_the_bits_of_images_that_were_cast_before(dtype: DType) -> None:
+    """Of numbers that are ties, overflow 16 bits, are no numbers, or lie beside zeros of the padding."""
+    rng = np.random.default_rng(3)
+    planes = rng.uniform(-2, 2, (2, 3, 31, 28)).astype("f4")
+    planes[0, 1, 9, 10], planes[1, 2, 0, 0], planes[1, 0, 30, 27] = np.inf, np.nan, -3e38
+    planes[0, 0, :, :4], planes[0, 2, 5] = 1 + 2**-11, 2**-25
+    filters = rng.uniform(-1, 1, (64, 3, 7, 7)).astype(dtype.numpy)
+    conv, relu = ConvolutionDescriptor.make(padding=3, stride=2), ActivationDescriptor.make("relu")
+    with Handle(CUDA_DEVICES[0]) as own:
+        x, w = own.upload(planes), own.upload(filters, "NHWC")
+        images = own.tensor(TensorDescriptor.packed(x.shape, dtype, "NHWC"))
+        found, expected = (
+            own.tensor(TensorDescriptor.packed(conv.output_shape(x.shape, w.shape), dtype, "NHWC")) for _ in range(2)
+        )
+        ops.image_convolution(own, 1.0, x, None, w, conv, None, relu, 0.0, found, algorithm=ALGORITHM)
+        ops.add(own, 1.0, x, 0.0, images)
         ops.convolution_bias_activation_forward(own, 1.0, images, w, conv, None, relu, expected, algorithm=ALGORITHM)
         np.testing.assert_array_equal(found.numpy().view(np.uint16), expected.numpy().view(np.uint16))

@@ -52,6 +52,7 @@ _PARAMS = struct(
     ("w_offset", "<i8"),
     ("count", "<i8"),
     ("type", "<i4"),
+    ("x_type", "<i4"),
     ("output_type", "<i4"),
     ("parameter_type", "<i4"),
 )
@@ -75,7 +76,7 @@ def _strides(tensor: TensorDescriptor, places: Sequence[int] | None = None) -> n
 
 
 def _params(problem: FusedConvolutionProblem, x: TensorDescriptor) -> np.ndarray:
-    """All but addresses; x is what is read, which may be pixels of what is convolved."""
+    """All but addresses; x is what is read, which may be images that become what is convolved."""
     w, y, conv = problem.w, problem.y, problem.convolution
     w_offset, w_places = taps(w.shape[2:], w.strides[2:], conv)
     params = record(
@@ -91,6 +92,7 @@ def _params(problem: FusedConvolutionProblem, x: TensorDescriptor) -> np.ndarray
         w_offset=w_offset,
         count=y.size,
         type=ELEMENT_TYPES.index(problem.x.dtype),
+        x_type=ELEMENT_TYPES.index(x.dtype),
         output_type=ELEMENT_TYPES.index(y.dtype),
         parameter_type=ELEMENT_TYPES.index(problem.parameter_dtype),
     )
@@ -100,7 +102,7 @@ def _params(problem: FusedConvolutionProblem, x: TensorDescriptor) -> np.ndarray
 
 @dataclass(frozen=True)
 class FusedDirect:
-    """One thread per element of y, also of pixels; no workspace. Immutable."""
+    """One thread per element of y, also of images that become what is convolved; no workspace. Immutable."""
 
     name: str = "direct"
 

@@ -25,6 +25,7 @@ __all__ = [
     "row_values",
     "runs_map",
     "why_no_rows",
+    "why_not_neighbours",
 ]
 
 _CHUNK_BYTES = 16
@@ -65,11 +66,20 @@ def chunk_values(dtype: DType) -> int:
 
 def why_no_rows(problem: ConvolutionProblem, x: TensorDescriptor) -> str | None:
     """None where what a row of a filter meets are neighbours in x, which is what is read, else the reason."""
-    conv, channels = problem.convolution, x.shape[1]
-    if any(step > 1 and taps > 1 for step, taps in zip(conv.dilation, problem.w.shape[2:], strict=True)):
-        return f"dilation {conv.dilation}; the values of a row are neighbours"
+    channels = x.shape[1]
+    reason = why_not_neighbours(problem)
+    if reason is not None:
+        return reason
     if (x.shape[3] > 1 and x.strides[3] != channels) or (channels > 1 and x.strides[1] != 1):
         return f"x ({x}) does not have its channels innermost, pixel behind pixel"
+    return None
+
+
+def why_not_neighbours(problem: ConvolutionProblem) -> str | None:
+    """None where taps of a row of a filter meet neighbouring pixels, else the reason."""
+    conv = problem.convolution
+    if any(step > 1 and taps > 1 for step, taps in zip(conv.dilation, problem.w.shape[2:], strict=True)):
+        return f"dilation {conv.dilation}; the values of a row are neighbours"
     return None
 
 

@@ -1,6 +1,6 @@
-"""Which algorithms there are for a convolution of images of 8 bits, a net's first layer.
+"""Which algorithms there are for a convolution of images of 8 bits, or of float32 that is rounded: a net's first layer.
 
-Where no kernel looks pixels up while it loads them, they are normalised into the workspace, some images at a time, and convolved
+Where no kernel looks pixels up or rounds while it loads, images are converted into the workspace, some at a time, and convolved
 from there by any algorithm. A part is still in the second-level cache when it is convolved.
 """
 
@@ -19,27 +19,28 @@ from dnncore.cuda.convolution.fused import FUSED
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
 from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
 from dnncore.cuda.image import NORMALIZATION
+from dnncore.cuda.tensor import ADD
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ImageConvolutionProblem
 
-__all__ = ["IMAGES", "NormalizedFirst"]
+__all__ = ["IMAGES", "ConvertedFirst"]
 
 _OF_L2 = 0.4
-"""Of the second-level cache, that a part fills, normalised."""
+"""Of the second-level cache, that a part fills, converted."""
 
 
 @dataclass(frozen=True, slots=True)
-class NormalizedFirst:
-    """Normalisation, then a fused convolution, part by part. Immutable.
+class ConvertedFirst:
+    """Lookups or a rounding, then a fused convolution, part by part. Immutable.
 
     Args:
-        of_l2: Share of the second-level cache that a part fills, normalised; one image may have more.
+        of_l2: Share of the second-level cache that a part fills, converted; one image may have more.
         name: See `backend.Algorithm`.
     """
 
     of_l2: float
-    name: str = "normalized_first"
+    name: str = "converted_first"
 
     def offer(self, problem: ImageConvolutionProblem, figures: DeviceFigures) -> Offer:
         """What both take; it computes everything that is legal."""
@@ -58,7 +59,7 @@ class NormalizedFirst:
         )
 
     def units(self) -> tuple[Unit, ...]:
-        """None of its own: those of normalisations and of fused convolutions."""
+        """None of its own: those of conversions and of fused convolutions."""
         return ()
 
 
@@ -68,37 +69,43 @@ class _Part:
 
     Args:
         problem: Of these images.
-        normalization: Offer of the lookups.
-        convolution: Offer of what follows them.
+        conversion: Offer of the lookups, or of the rounding.
+        convolution: Offer of what follows.
     """
 
     problem: ImageConvolutionProblem
-    normalization: Offer
+    conversion: Offer
     convolution: Offer
 
     @classmethod
     def of(cls, whole: ImageConvolutionProblem, size: int, figures: DeviceFigures) -> _Part:
         """So many images of a problem."""
         problem = replace(whole, x=images(whole.x, size), y=images(whole.y, size))
-        normalization = fastest(NORMALIZATION, problem.normalization, figures)
+        conversion = fastest(
+            ADD if problem.table is None else NORMALIZATION, problem.conversion, figures, _without_workspace
+        )
         convolution = fastest(FUSED, problem.fused, figures)
-        assert normalization is not None, "the last algorithm supports everything"
+        assert conversion is not None, "the last algorithm supports everything"
         assert convolution is not None, "the last algorithm supports everything"
-        return cls(problem, normalization[1], convolution[1])
+        return cls(problem, conversion[1], convolution[1])
 
     @property
     def seconds(self) -> float:
         """Of both."""
-        return self.normalization.seconds + self.convolution.seconds
+        return self.conversion.seconds + self.convolution.seconds
 
     def calls(self, own_bytes: int) -> Calls:
-        """Both steps, for the first images; normalised they are at the beginning of the workspace."""
-        names, normalized = self.problem.input_names, Place(WORKSPACE)
-        table, y = names.index("table"), len(names)
-        others = [Place(i) for i in range(1, table)]
-        lookups = rewired(self.normalization.prepare(), (Place(0), Place(table), normalized), alpha=1.0, beta=0.0)
-        rest = Place(WORKSPACE, own_bytes)
-        return *lookups, *rewired(self.convolution.prepare(), (normalized, *others, Place(y)), rest)
+        """Both steps, for the first images; converted they are at the beginning of the workspace."""
+        names, converted = self.problem.input_names, Place(WORKSPACE)
+        others = [Place(i) for i, name in enumerate(names) if name not in ("x", "table")]
+        tables = [Place(i) for i, name in enumerate(names) if name == "table"]
+        conversion = rewired(self.conversion.prepare(), (Place(0), *tables, converted), alpha=1.0, beta=0.0)
+        rest, y = Place(WORKSPACE, own_bytes), Place(len(names))
+        return *conversion, *rewired(self.convolution.prepare(), (converted, *others, y), rest)
+
+
+def _without_workspace(offer: Offer) -> bool:
+    return not offer.workspace_bytes
 
 
 def _calls(problem: ImageConvolutionProblem, cuts: Cuts, parts: Mapping[int, _Part], own_bytes: int) -> Calls:
@@ -106,8 +113,8 @@ def _calls(problem: ImageConvolutionProblem, cuts: Cuts, parts: Mapping[int, _Pa
 
 
 IMAGES: tuple[CudaAlgorithm, ...] = (
-    WgmmaRows("implicit_gemm_wgmma_rows", NormalizedFirst(LITTLE_OF_L2)),
-    NormalizedFirst(_OF_L2),
+    WgmmaRows("implicit_gemm_wgmma_rows", ConvertedFirst(LITTLE_OF_L2)),
+    ConvertedFirst(_OF_L2),
     FUSED_DIRECT,
 )
 """Of equal estimates the first is taken; the last supports everything that is legal."""

@@ -3,7 +3,7 @@
 Rows of x are laid out in chunks (`image_rows`); the picture is in `convolution/wgmma_rows.cuh`. Operands have 16 bits, or are
 float32 where the caller permits tf32, to which threads round them, and sums are in fp32; or they are int8, whose sums are exact.
 Padding is zeros that are multiplied. Where x is pixels of 8 bits, they are looked up on their way into shared memory and become 16
-bits.
+bits; where it is planes of float32, they are rounded to 16 bits there (`image_planes`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied, why_not_stored
 from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
+from dnncore.cuda.convolution.image_planes import IMAGE_PLANES, PlaneWindow, planes_clocks, why_no_planes
 from dnncore.cuda.convolution.image_rows import (
     IMAGE_ROWS,
     PLACE_BYTES,
@@ -73,6 +74,9 @@ _PAIRS = 2
 """Of a producer and a consumer, which take turns: a stage must always be the same pair's, so that stages are a multiple of them."""
 
 _LEAST_STAGES, _MOST_STAGES = 2, 6
+_WINDOWS = 2
+"""Of planes, of each producer; kWindows in convolution/wgmma_rows.cuh."""
+_WINDOW_ALIGNMENT = 128
 _TABLE_BYTES = 256 * 4 * 4
 """Of a channel, for pixels: 4 copies of a word each; PixelTable of convolution/pixel_table.cuh."""
 
@@ -97,6 +101,7 @@ def _params() -> np.dtype:
     inherited = params_dtype(backward=False)
     own = struct(
         ("rows", IMAGE_ROWS),
+        ("planes", IMAGE_PLANES),
         ("filters_begin", ADDRESS),
         ("table", ADDRESS),
         ("w_strides", "<i8", 4),
@@ -152,8 +157,11 @@ class WgmmaRows(Bounded):
     elsewhere: CudaAlgorithm
 
     def units(self) -> tuple[Unit, ...]:
-        """For each dtype one that reads it, and for those of 16 bits one that reads pixels."""
-        return (*(_unit(dtype, dtype) for dtype in _DTYPES), *(_unit(dtype, DType.UINT8) for dtype in DTYPES))
+        """For each dtype one that reads it, and for those of 16 bits one that reads pixels and one that reads planes."""
+        return (
+            *(_unit(dtype, dtype) for dtype in _DTYPES),
+            *(_unit(dtype, read) for read in (DType.UINT8, DType.FLOAT32) for dtype in DTYPES),
+        )
 
     def least_seconds(self, problem: Problem, figures: DeviceFigures) -> float:
         """What its products take at the full rate."""
@@ -196,7 +204,7 @@ def _why_not(rows: _Rows, figures: DeviceFigures) -> str | None:
         return f"pixels become {w.dtype.value}; it looks up {', '.join(dtype.value for dtype in DTYPES)}"
     if y.dtype is not w.dtype:
         return f"y is {y.dtype.value}; it stores {w.dtype.value}, as w is"
-    reason = why_no_rows(problem, x)
+    reason = why_no_planes(problem, x, rows.window) if rows.rounds else why_no_rows(problem, x)
     if reason is not None:
         return reason
     conv, channels = problem.convolution, x.shape[1]
@@ -227,7 +235,7 @@ class _Rows:
 
     Args:
         problem: What is multiplied.
-        x: What is read: x of the problem, or the pixels that become it.
+        x: What is read: x of the problem, or the pixels or planes that become it.
     """
 
     problem: ConvolutionProblem
@@ -269,6 +277,16 @@ class _Rows:
         return self.x.dtype is DType.UINT8
 
     @property
+    def rounds(self) -> bool:
+        """Whether what is read is planes of float32 that become 16 bits."""
+        return self.x.dtype is DType.FLOAT32 and self.problem.w.dtype is not DType.FLOAT32
+
+    @property
+    def window(self) -> PlaneWindow:
+        """Of planes, that a stage is laid out from."""
+        return PlaneWindow.of(self.problem, self.stage_rows)
+
+    @property
     def stage_rows(self) -> int:
         """Of x, that a rectangle of outputs meets."""
         return (RECTANGLE[0] - 1) * self.problem.convolution.stride[0] + self.problem.w.shape[2]
@@ -300,11 +318,16 @@ class _Rows:
         return math.prod(_box(self.problem.y)) * BOX_FILTERS * self.problem.y.dtype.itemsize
 
     def shared_bytes(self, stages: int) -> int:
-        """The consumers' boxes, filters, a table, stages; a barrier for each box and two for each stage."""
+        """The consumers' boxes, filters, a table, stages, windows; a barrier for each box and window, and two for each stage."""
         stage_bytes = self.stage_rows * self.pitch * PLACE_BYTES + 2 * 8
         filter_bytes = 2 * self.steps * BOX_FILTERS * 16
         table_bytes = self.x.shape[1] * _TABLE_BYTES if self.looks_up else 0
-        return _CONSUMERS * _BOXES * (self.box_bytes + 8) + filter_bytes + table_bytes + stages * stage_bytes
+        windows_bytes = 0
+        if self.rounds:
+            window_bytes = -(-self.window.nbytes // _WINDOW_ALIGNMENT) * _WINDOW_ALIGNMENT
+            windows_bytes = _PRODUCERS * _WINDOWS * (window_bytes + 8)
+        boxes_bytes = _CONSUMERS * _BOXES * (self.box_bytes + 8)
+        return boxes_bytes + filter_bytes + table_bytes + stages * stage_bytes + windows_bytes
 
     def stages(self, figures: DeviceFigures) -> int:
         """As many as fit; 0 where they are too few."""
@@ -321,7 +344,8 @@ class _Rows:
             chunks = -(-self.stage_rows // self.rows_at_once) * WARPGROUP
         wider = max(self.problem.y.dtype.itemsize - 2, 0) * math.prod(RECTANGLE) * BOX_FILTERS
         finishing = _RECTANGLE_CLOCKS + 2 * wider / _SHARED_BYTES
-        clocks = max(finishing + self.steps * _STEP_CLOCKS, laying_out_clocks(self.problem, self.x, chunks))
+        laying_out = planes_clocks(chunks) if self.rounds else laying_out_clocks(self.problem, self.x, chunks)
+        clocks = max(finishing + self.steps * _STEP_CLOCKS, laying_out)
         turns = math.ceil(self.rectangles * self.filter_tiles / figures.multiprocessors)
         memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
         filter_clocks = self.steps * _FILTER_CLOCKS * self.chunk / 8
@@ -365,6 +389,8 @@ class _Rows:
             rows_at_once=self.rows_at_once,
             used=self.filter_values,
         )
+        if self.rounds:
+            params["planes"] = self.window.params()
         # Patches: two boxes, one below the other.
         params["phases"][0]["output"] = -(-down * RECTANGLE[0] // (2 * _box(self.problem.y)[0])), across
         params["places"][: self.steps] = self.descriptor_steps()
@@ -383,7 +409,12 @@ def _calls(
     params = rows.params(blocks, stages)
     of_y = Place(len(problem.inputs))
     others, maps = finish(params, finished), residual_map(finished, _output_map)
-    others |= {("rows", "images"): Place(0), "filters_begin": Place(1)}
+    others["filters_begin"] = Place(1)
+    windows = rows.window.map(rows.x) if rows.rounds else None
+    if windows is None:
+        others["rows", "images"] = Place(0)
+    else:
+        maps["phases", 0, "x"] = Place(0), windows
     if rows.looks_up:
         others["table"] = Place(problem.input_names.index("table"))
     maps["phases", 0, "y"] = of_y, _output_map(y)

@@ -136,24 +136,28 @@ class FusedConvolution(Activated, Convolution):
 
 @dataclass(frozen=True)
 class ImageConvolution(Activated, _Geometry):
-    """activation(conv(table[c, x], weight) + bias) of pixels x, uint8 [N, H, W, C]; a pass makes it (dnncore/nn/passes/pixels.py).
+    """activation(conv(table[c, x], weight) + bias) of pixels x, uint8 [N, H, W, C], or without a table of float32 [N, C, H, W].
 
-    `table` is float32 [C, 256], what each value of a pixel becomes, rounded to the weight's dtype. There is one group.
+    `table` is float32 [C, 256], what each value of a pixel becomes. That, or x, is rounded to the weight's dtype; there is one
+    group. Passes make it (dnncore/nn/passes/pixels.py, casts.py).
     """
 
     kind: ClassVar[str] = "image_convolution"
     input_names: ClassVar[tuple[str, ...]] = ("x", "weight", "table", "bias")
-    optional: ClassVar[int] = 1
+    optional: ClassVar[int] = 2
     batched: ClassVar[frozenset[int]] = frozenset({0})
 
     def infer(self, inputs: Sequence[Spec | None]) -> Sequence[Spec]:
-        x, w, table, bias = (*inputs, None)[:4]
+        x, w, table, bias = (*inputs, None, None)[:4]
         assert x is not None
         assert w is not None
-        if x.dtype is not DType.UINT8 or len(x.shape) != 4 or len(w.shape) != 4:
-            raise BadParamError(f"{self.kind} reads uint8 [N, H, W, C] and a weight [K, C, R, S], not {x} and {w}")
-        batch, height, width, channels = x.shape
-        if table != Spec(DType.FLOAT32, (channels, 256)):
+        dtype, axes = (DType.UINT8, "N, H, W, C") if table is not None else (DType.FLOAT32, "N, C, H, W")
+        if x.dtype is not dtype or len(x.shape) != 4 or len(w.shape) != 4:
+            said = f"{dtype.value} [{axes}] {'without' if table is None else 'with'} a table"
+            raise BadParamError(f"{self.kind} reads {said}, and a weight [K, C, R, S], not {x} and {w}")
+        batch, *extents = x.shape
+        height, width, channels = extents if table is not None else (*extents[1:], extents[0])
+        if table is not None and table != Spec(DType.FLOAT32, (channels, 256)):
             raise BadParamError(
                 f"{self.kind} of {channels} channels needs a table float32[{channels}, 256], not {table}"
             )
@@ -163,13 +167,12 @@ class ImageConvolution(Activated, _Geometry):
         return (Spec(w.dtype, self._descriptor(4).output_shape((batch, channels, height, width), w.shape)),)
 
     def lower(self, handle: Handle, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> None:
-        x, w, table, bias = (*inputs, None)[:4]
+        x, w, table, bias = (*inputs, None, None)[:4]
         assert x is not None
         assert w is not None
-        assert table is not None
         channels, activation = None if bias is None else as_channels(bias, 4), self._activation()
-        pixels = x.view(x.descriptor.transposed(0, 3, 1, 2))
-        ops.image_convolution(handle, 1.0, pixels, table, w, self._descriptor(4), channels, activation, 0.0, outputs[0])
+        images = x if table is None else x.view(x.descriptor.transposed(0, 3, 1, 2))
+        ops.image_convolution(handle, 1.0, images, table, w, self._descriptor(4), channels, activation, 0.0, outputs[0])
 
     def macs(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> int:
         return _macs(inputs[1], outputs[0])

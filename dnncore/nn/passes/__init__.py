@@ -15,6 +15,7 @@ from dnncore.nn.calibration import Calibration
 from dnncore.nn.model import Model
 from dnncore.nn.passes.batch_norms import fold_batch_norms
 from dnncore.nn.passes.bottlenecks import fuse_bottlenecks
+from dnncore.nn.passes.casts import fuse_cast
 from dnncore.nn.passes.convolutions import fuse_convolutions
 from dnncore.nn.passes.identities import drop_identities
 from dnncore.nn.passes.inner_products import fuse_inner_products
@@ -44,6 +45,7 @@ __all__ = [
     "for_inference",
     "from_pixels",
     "fuse_bottlenecks",
+    "fuse_cast",
     "fuse_convolutions",
     "fuse_inner_products",
     "fuse_inverted_residuals",
@@ -91,6 +93,7 @@ _WHERE_ASKED_FOR = (
     Pass(from_pixels, LAST_BITS),  # no bit without a mean image
     Pass(fuse_pixels, EXACT),
     Pass(fuse_pooling, LAST_BITS),
+    Pass(fuse_cast, EXACT),
     Pass(rank_classes, EXACT),  # of what the net gives without it
 )
 
@@ -110,6 +113,7 @@ CHOICES = (
     *(pass_.__name__ for pass_ in _NARROW),
     fuse_pixels.__name__,
     fuse_pooling.__name__,
+    fuse_cast.__name__,
     rank_classes.__name__,
 )
 """Passes that can be left out."""
@@ -184,5 +188,8 @@ def applied_passes(
     if fuse_pooling.__name__ not in without:
         model = fuse_pooling(model)  # behind `fuse_pixels`: a convolution that looks pixels up saves more
         yield fuse_pooling.__name__, model
+    if precision is not DType.FLOAT32 and fuse_cast.__name__ not in without:
+        model = fuse_cast(model)  # behind `from_pixels`, which looks for the cast
+        yield fuse_cast.__name__, model
     if ranked is not None and rank_classes.__name__ not in without:
         yield rank_classes.__name__, rank_classes(model, ranked)

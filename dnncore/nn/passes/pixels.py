@@ -14,7 +14,8 @@ from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.nn.graph import Constant, Graph, Node, Role, Value
 from dnncore.nn.model import Model
-from dnncore.nn.operators import Cast, Convolution, FusedConvolution, ImageConvolution, ImageNormalization
+from dnncore.nn.operators import Cast, ImageConvolution, ImageNormalization
+from dnncore.nn.passes.readers import only_reader, plain_convolution
 from dnncore.preprocessing import Normalization
 
 __all__ = ["from_pixels", "fuse_pixels"]
@@ -85,19 +86,17 @@ def _taker(graph: Graph, node: Node) -> Node | None:
     if not isinstance(node.operator, ImageNormalization) or node.operator.order or len(node.reads) != 2:
         return None
     (image,) = node.outputs
-    readers = graph.consumers[image]
-    if len(readers) != 1 or image in graph.outputs or graph.values[image].dtype not in _NARROW:
-        return None
-    (reader,) = readers
-    conv, residual = reader.operator, (*reader.inputs, None, None)[3]
-    is_plain = type(conv) in (Convolution, FusedConvolution) and conv.attributes["groups"] == 1 and residual is None
-    return reader if is_plain and reader.inputs[0] == image else None
+    reader = only_reader(graph, image)
+    if reader is not None and isinstance(reader.operator, ImageConvolution):  # a cast has become part of it
+        return reader
+    return plain_convolution(graph, image) if graph.values[image].dtype in _NARROW else None
 
 
 def _fused(head: Node, reader: Node) -> Node:
     (pixels, table), (_, weight, *others), conv = head.reads, reader.inputs, reader.operator
+    bias = others[1:] if isinstance(conv, ImageConvolution) else others[:1]
     operator = ImageConvolution(**conv.attributes)  # those of a convolution, fused or not
-    return Node(reader.name, operator, (pixels, weight, table, *others[:1]), reader.outputs)
+    return Node(reader.name, operator, (pixels, weight, table, *bias), reader.outputs)
 
 
 def _operands(normalization: Normalization) -> dict[str, np.ndarray]:

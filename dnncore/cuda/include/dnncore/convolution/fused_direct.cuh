@@ -4,7 +4,7 @@
 //
 //    y = activation(alpha1 * (x correlated with w) * scale[k] + bias[k] + alpha2 * z)
 //
-// x may be pixels of 8 bits, which stand for what a table has for them, rounded to w's type.
+// x may be pixels of 8 bits, which stand for what a table has for them, rounded to w's type; or floats, which are rounded to it.
 #pragma once
 
 #include "dnncore/common/element.cuh"
@@ -27,7 +27,7 @@ struct Params {
   const void* x;
   const void* w;
   void* y;
-  const float* table;  // [c][256]; null where x is what is multiplied
+  const float* table;  // [c][256]; null where x is no pixels
   Strides x_strides;  // n, c
   Strides w_strides;  // k, c; of a true convolution the spatial ones are negative
   Strides y_strides;  // n, k
@@ -38,7 +38,8 @@ struct Params {
   int64 num_filters;
   int64 w_offset;  // elements from w's address to its tap 0
   int64 count;     // elements of y
-  ElementType type;
+  ElementType type;  // of what is multiplied, and of x
+  ElementType x_type;
   ElementType output_type;
   ElementType parameter_type;
 };
@@ -49,8 +50,11 @@ __device__ __forceinline__ double rounded(float value, ElementType type) {
 }
 
 __device__ __forceinline__ double image_of(const Params& params, int64 channel, int64 offset) {
-  if (params.table == nullptr) return element_of(params.x, offset, params.type);
-  return rounded(params.table[channel * 256 + static_cast<const uint8*>(params.x)[offset]], params.type);
+  if (params.table != nullptr) {
+    return rounded(params.table[channel * 256 + static_cast<const uint8*>(params.x)[offset]], params.type);
+  }
+  const double value = element_of(params.x, offset, params.x_type);
+  return params.x_type == params.type ? value : rounded(static_cast<float>(value), params.type);
 }
 
 // A thread computes one element of y at a time.

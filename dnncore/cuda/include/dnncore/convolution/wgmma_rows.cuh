@@ -2,7 +2,7 @@
 // or of fp32 as tf32, sums in fp32, or of int8, sums in int32, and whatever follows. What a row of a filter meets is laid out in
 // chunks of 16 bytes, 8 values (of fp32: 4, of int8: 16), the last of them filled up with zeros, as image_rows.cuh draws it: 8 rows
 // of 16 bytes are one chunk of 8 neighbouring outputs. Or x is pixels of 8 bits, which are looked up in a table while they are laid
-// out.
+// out, or planes of fp32, which the copy engine brings and threads round to 16 bits (image_planes.cuh).
 //
 //       stage   rows of x that 8 x 14 outputs meet: [chunk 0] [chunk 1] [chunk 2] [zeros]
 //       w       all chunks of 64 filters x 7 rows, loaded once: a block keeps its filters
@@ -17,6 +17,7 @@
 // there.
 #pragma once
 
+#include "dnncore/convolution/image_planes.cuh"
 #include "dnncore/convolution/image_rows.cuh"
 #include "dnncore/convolution/pixel_table.cuh"
 #include "dnncore/convolution/wgmma_output.cuh"
@@ -25,10 +26,12 @@
 namespace dnncore::wgmma {
 
 inline constexpr int kMostSteps = 50;
+inline constexpr int kWindows = 2;  // of planes, of each producer: one lands while the other is laid out
 
-// `_PARAMS` of convolution/wgmma_rows.py.
+// `_PARAMS` of convolution/wgmma_rows.py. The map of the first phase's x is that of windows, where x is planes.
 struct RowsParams : Params<false> {
   ImageRows rows;
+  ImagePlanes planes;
   const void* filters_begin;
   const float* table;         // [channel][256]: what pixels become; null where x is not pixels
   int64 w_strides[4];         // k, c, r, s
@@ -44,14 +47,14 @@ struct RowsParams : Params<false> {
   uint32 places[kMostSteps];  // what a step adds to the descriptor of a stage: where its chunks are
 };
 
-// T is what is multiplied, Read what x consists of: the same, or uint8.
+// T is what is multiplied, Read what x consists of: the same, or uint8, or float in planes.
 template <typename T, typename Read>
 struct RowsKernel {
   using Params = RowsParams;
   using Stored = std::conditional_t<sizeof(T) == 4, HalfRectangles, Rectangles<>>;
   using Box = wgmma::Box<T, Stored>;
   using Loads = ChunkLoads<T, Read, 1>;
-  static constexpr bool kLooksUp = sizeof(Read) < sizeof(T);
+  static constexpr bool kLooksUp = sizeof(Read) < sizeof(T), kRounds = sizeof(Read) > sizeof(T);
   static constexpr int kOutputs = Rectangle::kWidth, kSums = Rectangle::kPixels / 2, kChunk = wgmma::kChunk<T>;
   static constexpr int kParts = Rectangle::kPixels / Stored::kPixels;  // of a rectangle, that are stored by themselves
   static_assert(kOutputs == kChunkOutputs);
@@ -62,22 +65,31 @@ struct RowsKernel {
     uint4* w;
     uint32* table;
     uint4* stages;
+    unsigned char* windows;          // of planes, each at a multiple of 128 bytes
     Mbarrier* filled;
     Mbarrier* free;
-    Mbarrier (*landed)[kBoxes];  // residual or old output
+    Mbarrier (*landed)[kBoxes];      // residual or old output
+    Mbarrier (*arrived)[kWindows];
     int stage_chunks;
+    int window_bytes;
 
     __device__ __forceinline__ Shared(const Params& params, unsigned char* memory)
-        : stage_chunks(params.rows.stage_rows * params.rows.pitch * kOutputs) {
+        : stage_chunks(params.rows.stage_rows * params.rows.pitch * kOutputs),
+          window_bytes(kRounds ? (params.planes.window_bytes + 127) / 128 * 128 : 0) {
       boxes = reinterpret_cast<Box(*)[kBoxes]>(memory);
       w = reinterpret_cast<uint4*>(boxes + kConsumers);
       table = reinterpret_cast<uint32*>(w + 2 * params.steps * kConsumerFilters);
       stages = reinterpret_cast<uint4*>(table + (kLooksUp ? PixelTable<T>::words(params.channels) : 0));
-      filled = reinterpret_cast<Mbarrier*>(stages + params.stages * stage_chunks);
+      windows = reinterpret_cast<unsigned char*>(stages + params.stages * stage_chunks);
+      filled = reinterpret_cast<Mbarrier*>(windows + kConsumers * kWindows * window_bytes);
       free = filled + params.stages;
       landed = reinterpret_cast<Mbarrier(*)[kBoxes]>(free + params.stages);
+      arrived = reinterpret_cast<Mbarrier(*)[kWindows]>(landed + kConsumers);
     }
     __device__ __forceinline__ uint4* stage(int index) const { return stages + index * stage_chunks; }
+    __device__ __forceinline__ float* window(int producer, int index) const {
+      return reinterpret_cast<float*>(windows + (producer * kWindows + index) * window_bytes);
+    }
   };
 
   static __device__ void run(const Params& params) {
@@ -90,6 +102,10 @@ struct RowsKernel {
         make_barrier(shared.filled[i], kWarpgroup), make_barrier(shared.free[i], kWarpgroup / 32);
       }
       for (int i = 0; i < kConsumers * kBoxes; ++i) make_barrier(shared.landed[i / kBoxes][i % kBoxes], 1);
+      if constexpr (kRounds) {
+        prefetch(params.phases[0].x);
+        for (int i = 0; i < kConsumers * kWindows; ++i) make_barrier(shared.arrived[i / kWindows][i % kWindows], 1);
+      }
       publish_barriers();
     }
     if (!params.reads_filters_early) wait_for_previous();
@@ -105,7 +121,11 @@ struct RowsKernel {
     const int warpgroup = warpgroup_index();
     if (warpgroup >= kConsumers) {
       leave_registers<112>();
-      produce(params, shared, warpgroup - kConsumers);
+      if constexpr (kRounds) {
+        produce_from_planes(params, shared, warpgroup - kConsumers);
+      } else {
+        produce(params, shared, warpgroup - kConsumers);
+      }
     } else {
       take_registers<144>();
       consume(params, shared, warpgroup, filter);
@@ -179,6 +199,34 @@ private:
     while (walk.any()) {
       fill(even, odd);
       if (walk.any()) fill(odd, even);
+    }
+  }
+
+  static __device__ __forceinline__ void produce_from_planes(const Params& params, const Shared& shared, int producer) {
+    const PlaneChunks<T> chunks(params.rows, params.planes, params.channels, params.filter_values);
+    Position<kWindows> at;
+    Walk walk(params, producer), next(params, producer);
+    const auto copy = [&](int window) {  // what is next
+      if (next.any() && threadIdx.x % kWarpgroup == 0) {
+        const Pixel first = next.first();
+        Mbarrier& arrived = shared.arrived[producer][window];
+        arrive_expecting(arrived, params.planes.window_bytes);
+        load_window(
+            shared.window(producer, window), params.phases[0].x, arrived,
+            first.column * params.planes.column_step - params.planes.columns_before,
+            first.row * params.rows.row_step - params.rows.rows_before, 0, first.image);
+      }
+      next.next();
+    };
+    for (int window = 0; window < kWindows; ++window) copy(window);
+    for (; walk.any(); walk.next(), at.advance()) {
+      wait(shared.free[walk.stage()], walk.parity() ^ 1);
+      wait(shared.arrived[producer][at.stage], at.parity);
+      chunks.lay_out(params.rows, params.planes, shared.window(producer, at.stage), shared.stage(walk.stage()));
+      publish_to_engine();
+      arrive(shared.filled[walk.stage()]);
+      synchronize_warpgroup(1 + kConsumers + producer);  // all have read it
+      copy(at.stage);
     }
   }
 
