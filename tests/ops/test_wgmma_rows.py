@@ -89,7 +89,7 @@ LAYERS = (
     Layer("planes, 7x7 halved", (2, 3, 58, 24), (64, 7, 7), ConvolutionDescriptor.make(padding=3, stride=2), planes=True),
     Layer("planes, 3x3, rows apart, two tiles of filters", (1, 3, 16, 20), (72, 3, 3), ConvolutionDescriptor.make(padding=1),
           BF16, gap=4, planes=True, alpha=-0.5, beta=2.0),
-    Layer("planes, 5x5 by 4", (1, 3, 71, 44), (8, 5, 5), ConvolutionDescriptor.make(stride=4), planes=True),
+    Layer("planes, 4x4 by 4", (1, 3, 71, 44), (8, 4, 4), ConvolutionDescriptor.make(stride=4), planes=True),
     Layer("planes, gray, uneven", (3, 1, 15, 16), (24, 4, 5), ConvolutionDescriptor.make(padding=((2, 0), (0, 9)), stride=(1, 3)),
           BF16, planes=True),
     Layer("planes, more padding than image", (1, 4, 3, 4), (8, 3, 2), ConvolutionDescriptor.make(padding=5, stride=3), planes=True),

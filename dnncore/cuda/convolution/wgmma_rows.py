@@ -68,14 +68,15 @@ _DTYPES = (*DTYPES, DType.INT8, DType.FLOAT32)
 _HALVED = DType.FLOAT32
 """Whose rectangles are stored half by half."""
 
-_CONSUMERS = _PRODUCERS = 2
-_THREADS = (_CONSUMERS + _PRODUCERS) * WARPGROUP
-_PAIRS = 2
-"""Of a producer and a consumer, which take turns: a stage must always be the same pair's, so that stages are a multiple of them."""
+_WARPGROUPS = 4
+_THREADS = _WARPGROUPS * WARPGROUP
+_CONSUMERS, _CONSUMERS_OF_PLANES = 2, 3
+"""The others produce. A stage must always be the same consumer's, and where there are two of them the same producer's: nothing
+orders these, so that one that came to a stage of the other's could be a phase early. So stages are a multiple of consumers."""
 
-_LEAST_STAGES, _MOST_STAGES = 2, 6
-_WINDOWS = 2
-"""Of planes, of each producer; kWindows in convolution/wgmma_rows.cuh."""
+_MOST_STAGES = 6
+_WINDOWS = 4
+"""Of planes; kWindows in convolution/wgmma_rows.cuh."""
 _WINDOW_ALIGNMENT = 128
 _TABLE_BYTES = 256 * 4 * 4
 """Of a channel, for pixels: 4 copies of a word each; PixelTable of convolution/pixel_table.cuh."""
@@ -176,7 +177,7 @@ class WgmmaRows(Bounded):
         if reason is not None:
             return reason
         if not rows.stages(figures):
-            return f"it takes {rows.shared_bytes(_LEAST_STAGES)} B of shared memory; at most {figures.shared_bytes}"
+            return f"it takes {rows.shared_bytes(rows.consumers)} B of shared memory; at most {figures.shared_bytes}"
         elsewhere, workspace_bytes = computing_elsewhere(self.elsewhere, problem, figures), 0
         if isinstance(problem, ImageConvolutionProblem):  # what computes that elsewhere takes workspace
             other = self.elsewhere.offer(problem, figures)
@@ -282,6 +283,11 @@ class _Rows:
         return self.x.dtype is DType.FLOAT32 and self.problem.w.dtype is not DType.FLOAT32
 
     @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return _CONSUMERS_OF_PLANES if self.rounds else _CONSUMERS
+
+    @property
     def window(self) -> PlaneWindow:
         """Of planes, that a stage is laid out from."""
         return PlaneWindow.of(self.problem, self.stage_rows)
@@ -325,15 +331,13 @@ class _Rows:
         windows_bytes = 0
         if self.rounds:
             window_bytes = -(-self.window.nbytes // _WINDOW_ALIGNMENT) * _WINDOW_ALIGNMENT
-            windows_bytes = _PRODUCERS * _WINDOWS * (window_bytes + 8)
-        boxes_bytes = _CONSUMERS * _BOXES * (self.box_bytes + 8)
+            windows_bytes = _WINDOWS * (window_bytes + 8)
+        boxes_bytes = self.consumers * _BOXES * (self.box_bytes + 8)
         return boxes_bytes + filter_bytes + table_bytes + stages * stage_bytes + windows_bytes
 
     def stages(self, figures: DeviceFigures) -> int:
         """As many as fit; 0 where they are too few."""
-        fitting = (
-            n for n in range(_MOST_STAGES, _LEAST_STAGES - 1, -_PAIRS) if self.shared_bytes(n) <= figures.shared_bytes
-        )
+        fitting = (n for n in range(_MOST_STAGES, 0, -self.consumers) if self.shared_bytes(n) <= figures.shared_bytes)
         return next(fitting, 0)
 
     def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
@@ -343,7 +347,7 @@ class _Rows:
             # Threads without a chunk, 7 of 16 where a row has 9 chunks, are assumed to wait as long as the others.
             chunks = -(-self.stage_rows // self.rows_at_once) * WARPGROUP
         wider = max(self.problem.y.dtype.itemsize - 2, 0) * math.prod(RECTANGLE) * BOX_FILTERS
-        finishing = _RECTANGLE_CLOCKS + 2 * wider / _SHARED_BYTES
+        finishing = _RECTANGLE_CLOCKS * _CONSUMERS / self.consumers + 2 * wider / _SHARED_BYTES
         laying_out = planes_clocks(chunks) if self.rounds else laying_out_clocks(self.problem, self.x, chunks)
         clocks = max(finishing + self.steps * _STEP_CLOCKS, laying_out)
         turns = math.ceil(self.rectangles * self.filter_tiles / figures.multiprocessors)

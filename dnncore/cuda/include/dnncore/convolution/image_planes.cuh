@@ -32,6 +32,7 @@ struct ImagePlanes {
 template <typename T>
 class PlaneChunks {
   static constexpr int kChunk = wgmma::kChunk<T>;
+  static constexpr int kTogether = 2;  // rows that are read before the first is rounded
   static_assert(sizeof(T) == 2);
 
 public:
@@ -55,16 +56,24 @@ public:
   __device__ __forceinline__ void lay_out(const ImageRows& x, const ImagePlanes& planes, const float* window, uint4* stage) const {
     const float* from = window + row_ * planes.row;
     uint4* to = stage + row_ * x.pitch * kChunkOutputs + to_;
-#pragma unroll 4
-    for (int row = row_; row < x.stage_rows; row += x.rows_at_once) {
-      float values[kChunk];
+#pragma unroll 1
+    for (int row = row_; row < x.stage_rows; row += kTogether * x.rows_at_once) {
+      float values[kTogether][kChunk];
 #pragma unroll
-      for (int i = 0; i < kChunk; ++i) values[i] = from[from_[i]];
-      uint32 words[kChunkWords];
+      for (int k = 0; k < kTogether; ++k) {
+        const float* const of_row = row + k * x.rows_at_once < x.stage_rows ? from + k * x.rows_at_once * planes.row : from;
 #pragma unroll
-      for (int j = 0; j < kChunkWords; ++j) words[j] = narrow_pair<T>(values[2 * j], values[2 * j + 1]) & kept_[j];
-      *to = {words[0], words[1], words[2], words[3]};
-      from += x.rows_at_once * planes.row, to += x.rows_at_once * x.pitch * kChunkOutputs;
+        for (int i = 0; i < kChunk; ++i) values[k][i] = of_row[from_[i]];
+      }
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        if (row + k * x.rows_at_once >= x.stage_rows) break;
+        uint32 words[kChunkWords];
+#pragma unroll
+        for (int j = 0; j < kChunkWords; ++j) words[j] = narrow_pair<T>(values[k][2 * j], values[k][2 * j + 1]) & kept_[j];
+        to[k * x.rows_at_once * x.pitch * kChunkOutputs] = {words[0], words[1], words[2], words[3]};
+      }
+      from += kTogether * x.rows_at_once * planes.row, to += kTogether * x.rows_at_once * x.pitch * kChunkOutputs;
     }
   }
 

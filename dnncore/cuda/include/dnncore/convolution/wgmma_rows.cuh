@@ -12,7 +12,8 @@
 //
 //       producers 0, 1    load, lay out  --->  stage 0, stage 1, ...  --->  multiply, finish, store    consumers 0, 1
 //
-// A rectangle has one producer and one consumer, warpgroups that take turns with the other two. Of fp32 its upper and its lower
+// A rectangle has one producer and one consumer, warpgroups that take turns with the other two. Planes, of which nothing but reads of
+// shared memory is left to do, have one producer for three consumers, which take turns at its stages. Of fp32 its upper and its lower
 // half are stored by themselves, so that boxes take no more memory (wgmma_box.cuh); filters of int8 are in the order that is told
 // there.
 #pragma once
@@ -26,7 +27,7 @@
 namespace dnncore::wgmma {
 
 inline constexpr int kMostSteps = 50;
-inline constexpr int kWindows = 2;  // of planes, of each producer: one lands while the other is laid out
+inline constexpr int kWindows = 4;  // of planes: some land while one is laid out
 
 // `_PARAMS` of convolution/wgmma_rows.py. The map of the first phase's x is that of windows, where x is planes.
 struct RowsParams : Params<false> {
@@ -55,6 +56,7 @@ struct RowsKernel {
   using Box = wgmma::Box<T, Stored>;
   using Loads = ChunkLoads<T, Read, 1>;
   static constexpr bool kLooksUp = sizeof(Read) < sizeof(T), kRounds = sizeof(Read) > sizeof(T);
+  static constexpr int kConsumers = kRounds ? 3 : wgmma::kConsumers, kProducers = kRounds ? 1 : kConsumers;
   static constexpr int kOutputs = Rectangle::kWidth, kSums = Rectangle::kPixels / 2, kChunk = wgmma::kChunk<T>;
   static constexpr int kParts = Rectangle::kPixels / Stored::kPixels;  // of a rectangle, that are stored by themselves
   static_assert(kOutputs == kChunkOutputs);
@@ -69,7 +71,7 @@ struct RowsKernel {
     Mbarrier* filled;
     Mbarrier* free;
     Mbarrier (*landed)[kBoxes];      // residual or old output
-    Mbarrier (*arrived)[kWindows];
+    Mbarrier* arrived;               // a window
     int stage_chunks;
     int window_bytes;
 
@@ -81,15 +83,13 @@ struct RowsKernel {
       table = reinterpret_cast<uint32*>(w + 2 * params.steps * kConsumerFilters);
       stages = reinterpret_cast<uint4*>(table + (kLooksUp ? PixelTable<T>::words(params.channels) : 0));
       windows = reinterpret_cast<unsigned char*>(stages + params.stages * stage_chunks);
-      filled = reinterpret_cast<Mbarrier*>(windows + kConsumers * kWindows * window_bytes);
+      filled = reinterpret_cast<Mbarrier*>(windows + kWindows * window_bytes);
       free = filled + params.stages;
       landed = reinterpret_cast<Mbarrier(*)[kBoxes]>(free + params.stages);
-      arrived = reinterpret_cast<Mbarrier(*)[kWindows]>(landed + kConsumers);
+      arrived = reinterpret_cast<Mbarrier*>(landed + kConsumers);
     }
     __device__ __forceinline__ uint4* stage(int index) const { return stages + index * stage_chunks; }
-    __device__ __forceinline__ float* window(int producer, int index) const {
-      return reinterpret_cast<float*>(windows + (producer * kWindows + index) * window_bytes);
-    }
+    __device__ __forceinline__ float* window(int index) const { return reinterpret_cast<float*>(windows + index * window_bytes); }
   };
 
   static __device__ void run(const Params& params) {
@@ -104,7 +104,7 @@ struct RowsKernel {
       for (int i = 0; i < kConsumers * kBoxes; ++i) make_barrier(shared.landed[i / kBoxes][i % kBoxes], 1);
       if constexpr (kRounds) {
         prefetch(params.phases[0].x);
-        for (int i = 0; i < kConsumers * kWindows; ++i) make_barrier(shared.arrived[i / kWindows][i % kWindows], 1);
+        for (int i = 0; i < kWindows; ++i) make_barrier(shared.arrived[i], 1);
       }
       publish_barriers();
     }
@@ -120,9 +120,9 @@ struct RowsKernel {
     __syncthreads();
     const int warpgroup = warpgroup_index();
     if (warpgroup >= kConsumers) {
-      leave_registers<112>();
+      leave_registers<kRounds ? 80 : 112>();
       if constexpr (kRounds) {
-        produce_from_planes(params, shared, warpgroup - kConsumers);
+        produce_from_planes(params, shared);
       } else {
         produce(params, shared, warpgroup - kConsumers);
       }
@@ -133,7 +133,8 @@ struct RowsKernel {
   }
 
 private:
-  // A block's rectangles, every second one: those of one consumer and one producer. Neighbours go to different blocks.
+  // A block's rectangles, every so-manyeth: those of one consumer or one producer. Neighbours go to different blocks.
+  template <int kStep>
   class Walk {
   public:
     __device__ __forceinline__ Walk(const Params& params, int first)
@@ -144,7 +145,7 @@ private:
     __device__ __forceinline__ int stage() const { return stage_; }
     __device__ __forceinline__ uint32 parity() const { return parity_; }
     __device__ __forceinline__ void next() {
-      rectangle_ += kConsumers * params_.blocks_of_filters, stage_ += kConsumers;
+      rectangle_ += kStep * params_.blocks_of_filters, stage_ += kStep;
       if (stage_ >= params_.stages) stage_ -= params_.stages, parity_ ^= 1;
     }
 
@@ -174,7 +175,7 @@ private:
 
   static __device__ __forceinline__ void produce(const Params& params, const Shared& shared, int producer) {
     Loads even(params.rows), odd(params.rows);
-    Walk walk(params, producer);
+    Walk<kProducers> walk(params, producer);
     int start = 0;  // row of the stage
     if (walk.any()) even.begin(params.rows, walk.first(), start);
     // Lays out the rows that were begun, while the next are on their way.
@@ -202,17 +203,17 @@ private:
     }
   }
 
-  static __device__ __forceinline__ void produce_from_planes(const Params& params, const Shared& shared, int producer) {
+  static __device__ __forceinline__ void produce_from_planes(const Params& params, const Shared& shared) {
     const PlaneChunks<T> chunks(params.rows, params.planes, params.channels, params.filter_values);
     Position<kWindows> at;
-    Walk walk(params, producer), next(params, producer);
+    Walk<kProducers> walk(params, 0), next(params, 0);
     const auto copy = [&](int window) {  // what is next
       if (next.any() && threadIdx.x % kWarpgroup == 0) {
         const Pixel first = next.first();
-        Mbarrier& arrived = shared.arrived[producer][window];
+        Mbarrier& arrived = shared.arrived[window];
         arrive_expecting(arrived, params.planes.window_bytes);
         load_window(
-            shared.window(producer, window), params.phases[0].x, arrived,
+            shared.window(window), params.phases[0].x, arrived,
             first.column * params.planes.column_step - params.planes.columns_before,
             first.row * params.rows.row_step - params.rows.rows_before, 0, first.image);
       }
@@ -221,11 +222,11 @@ private:
     for (int window = 0; window < kWindows; ++window) copy(window);
     for (; walk.any(); walk.next(), at.advance()) {
       wait(shared.free[walk.stage()], walk.parity() ^ 1);
-      wait(shared.arrived[producer][at.stage], at.parity);
-      chunks.lay_out(params.rows, params.planes, shared.window(producer, at.stage), shared.stage(walk.stage()));
+      wait(shared.arrived[at.stage], at.parity);
+      chunks.lay_out(params.rows, params.planes, shared.window(at.stage), shared.stage(walk.stage()));
       publish_to_engine();
       arrive(shared.filled[walk.stage()]);
-      synchronize_warpgroup(1 + kConsumers + producer);  // all have read it
+      synchronize_warpgroup(1 + kConsumers);  // all have read it
       copy(at.stage);
     }
   }
@@ -233,7 +234,7 @@ private:
   static __device__ __forceinline__ void consume(const Params& params, const Shared& shared, int consumer, int32 filter) {
     Output<T, false, Stored> output(params, shared.boxes[consumer], shared.landed[consumer], consumer);
     const auto parameters = output.parameters(filter);
-    Walk walk(params, consumer);
+    Walk<kConsumers> walk(params, consumer);
     if (walk.any()) output.begin({walk.place(), filter, 0});
     while (walk.any()) {
       const Place place{walk.place(), filter, 0};
