@@ -1,4 +1,4 @@
-"""Element-wise algorithms over the functions of `elementwise.cuh`: tensors without gaps, long rows, any strides."""
+"""Element-wise algorithms over the functions of `elementwise_functions.cuh`: tensors without gaps, long rows, any strides."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache, lru_cache, partial
+from itertools import product
 from typing import Any
 
 from dnncore.backend import Offer
@@ -27,7 +29,7 @@ from dnncore.cuda.params import (
 )
 from dnncore.cuda.traffic import touched_bytes
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import BinaryOperator, TensorDescriptor
+from dnncore.descriptors import BinaryOperator
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import Problem
@@ -38,21 +40,25 @@ _THREADS = 128
 _PACK_BYTES = 16
 """Most that a thread reads or writes at once; sizeof(Pack<T>) in elementwise.cuh."""
 
-_MOST_BLOCKS = 2**31 - 1
-"""Of a launch."""
+_PACKS_AT_ONCE = 2
+"""Of a thread that takes whole tensors; kPacksAtOnce there."""
+
+_MOST_NUMBERED = 2**31 - 1
+"""Elements in rows, whose numbers have 32 bits."""
 
 _SHORT = 16
 """Rows of fewer elements leave much of their last pack empty."""
 
 _MAX_INPUTS = 3
 _INPUTS = tuple(f"input_{i}" for i in range(_MAX_INPUTS))
-_SETTINGS = struct(("first", "<f8"), ("second", "<f8"), ("mode", "<i4"))
+_SETTINGS = struct(("first", "<f8"), ("second", "<f8"))
 _PARAMS = struct(
     *BLEND,
     *((name, ADDRESS) for name in _INPUTS),
     ("output", ADDRESS),
     ("size", "<i8"),
-    ("row_packs", DIVISOR),
+    ("packs", "<i4"),
+    ("row", DIVISOR),
     ("settings", _SETTINGS),
     ("views", TENSOR_VIEW, (_MAX_INPUTS,)),
     ("output_view", TENSOR_VIEW),
@@ -61,7 +67,7 @@ BINARY_OPERATORS = (
     *(BinaryOperator.ADD, BinaryOperator.SUB, BinaryOperator.MUL, BinaryOperator.DIV),
     *(BinaryOperator.MIN, BinaryOperator.MAX),
 )
-"""`dnncore::BinaryOperator`: what there is a kernel for in every floating-point type."""
+"""What there is a kernel for in every floating-point type."""
 
 _KERNELS = ("contiguous", "rows", "strided")
 
@@ -109,51 +115,51 @@ def layout_of(problem: Problem) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One of the functions of `elementwise.cuh`. Immutable.
+    """One of the functions of `elementwise_functions.cuh`, or one for each operator or mode. Immutable.
 
     Args:
         name: As it is called there.
         dtypes: Element types that it is compiled for.
-        settings: What a problem sets: two numbers and a mode, whose meaning the function knows.
+        kinds: What of it there is a kernel of its own for: an enumeration's members, which have the same names there.
+        kind: Which one a problem asks for.
+        settings: What a problem sets: two numbers, whose meaning the function knows.
         refuses: The reason why it does not solve a problem; None where it does.
         is_conditional: Whether its first input is BOOL, whatever the others are.
-        computes: Whether there is much to compute; kComputes there.
     """
 
     name: str
     dtypes: tuple[DType, ...] = FLOATING
-    settings: Callable[[Any], tuple[float, float, int]] = lambda _: (0.0, 0.0, 0)
+    kinds: tuple[Enum | None, ...] = (None,)
+    kind: Callable[[Any], Enum | None] = lambda _: None
+    settings: Callable[[Any], tuple[float, float]] = lambda _: (0.0, 0.0)
     refuses: Callable[[Any], str | None] = lambda _: None
     is_conditional: bool = False
-    computes: bool = False
 
-    def packs_at_once(self, dtype: DType) -> int | None:
-        """Of a thread that takes whole tensors, all that it has; None where it has one after the other; kTakesTurns there."""
-        if dtype.itemsize < 4:
-            return 1
-        return None if self.computes else 2
-
-    def unit(self, kernel: str, dtype: DType) -> Unit:
+    def unit(self, kernel: str, kind: Enum | None, dtype: DType) -> Unit:
         """The unit of one of its kernels; all of a dtype are compiled together."""
-        return _units(self.name, dtype)[kernel]
+        return _units(self.name, self.kinds, dtype)[kernel, kind]
 
 
 @cache
-def _units(function: str, dtype: DType) -> dict[str, Unit]:
-    """Those of a function and a dtype, by the kernels."""
-    entries = {name: f"elementwise_{name}_{_snake(function)}_{c_type(dtype)}" for name in _KERNELS}
-    units = generate_together(
-        "dnncore/elementwise.cuh",
-        {entry: f"elementwise_{name}<{c_type(dtype)}, {function}>" for name, entry in entries.items()},
-        "ElementwiseParams",
-        _PARAMS,
-        _THREADS,
-    )
-    return {name: units[entry] for name, entry in entries.items()}
+def _units(function: str, kinds: tuple[Enum | None, ...], dtype: DType) -> dict[tuple[str, Enum | None], Unit]:
+    """Those of a function and a dtype, by the kernel and the kind."""
+    entries, templates = {}, {}
+    for name, kind in product(_KERNELS, kinds):
+        words = [name, _snake(function), *([] if kind is None else [kind.value]), c_type(dtype)]
+        arguments = [c_type(dtype), *([] if kind is None else [f"{type(kind).__name__}::{_constant(kind.value)}"])]
+        entries[name, kind] = entry = "_".join(["elementwise", *words])
+        templates[entry] = f"elementwise_{name}<{function}<{', '.join(arguments)}>>"
+    units = generate_together("dnncore/elementwise.cuh", templates, "ElementwiseParams", _PARAMS, _THREADS)
+    return {key: units[entry] for key, entry in entries.items()}
 
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _constant(value: str) -> str:
+    """What a member of an enumeration is called in C++: kClippedRelu."""
+    return "k" + value.title().replace("_", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +188,9 @@ class Elementwise:
         layout = layout_of(problem)
         if self.name == "rows" and layout.extents[-1] < _SHORT:
             return f"rows of {layout.extents[-1]} elements are shorter than {_SHORT}"
+        width = _PACK_BYTES // dtypes[0].itemsize
+        if self.name == "rows" and _Rows.of(layout, width).packs * width > _MOST_NUMBERED:
+            return f"it counts {_MOST_NUMBERED} elements at most"
         if self.name == "contiguous" and not all(step == (1,) for step in layout.strides):
             return "the tensors have gaps, or their elements are not in the same order"
         products = _PRODUCTS[self.name] + _PRODUCTS_PER_DIMENSION[self.name] * len(layout.extents)
@@ -192,37 +201,54 @@ class Elementwise:
         return Offer(figures.launch_seconds + seconds, partial(self._prepare, problem, figures, layout))
 
     def units(self) -> tuple[Unit, ...]:
-        """One for each dtype."""
-        return tuple(self.function.unit(self.name, dtype) for dtype in self.function.dtypes)
+        """One for each dtype and kind."""
+        function = self.function
+        return tuple(function.unit(self.name, kind, dtype) for dtype in function.dtypes for kind in function.kinds)
 
     def _prepare(self, problem: Problem, figures: DeviceFigures, layout: Layout) -> Calls:
         (output,) = problem.outputs
-        extents, strides = layout.extents, layout.strides
         width = _PACK_BYTES // output.dtype.itemsize
-        row_packs = -(-extents[-1] // width)
+        rows = _Rows.of(layout, width)
         params = record(
             _PARAMS,
             size=output.size,
-            row_packs=divisor(row_packs),
+            packs=rows.packs if self.name == "rows" else 0,
+            row=divisor(rows.pitch),
             settings=self.function.settings(problem),
-            output_view=view(extents, strides[-1]),
+            output_view=view(layout.extents, layout.strides[-1]),
         )
-        for i, step in enumerate(strides[:-1]):
-            params["views"][i] = view(extents, step)
+        for i, step in enumerate(layout.strides[:-1]):
+            params["views"][i] = view(layout.extents, step)
         blocks = {
-            "contiguous": self._blocks_of_whole(output, figures, _THREADS * width),
-            "rows": blocks_for(figures, math.prod(extents[:-1]) * row_packs, _THREADS),
+            "contiguous": -(-output.size // (_THREADS * width * _PACKS_AT_ONCE)),
+            "rows": -(-rows.packs // _THREADS),
             "strided": blocks_for(figures, output.size, _THREADS),
         }
         places = in_order(*_INPUTS[: len(problem.inputs)], "output")
-        return kernel_call(self.function.unit(self.name, output.dtype), blocks[self.name], _THREADS, params, places)
+        unit = self.function.unit(self.name, self.function.kind(problem), output.dtype)
+        return kernel_call(unit, blocks[self.name], _THREADS, params, places)
 
-    def _blocks_of_whole(self, output: TensorDescriptor, figures: DeviceFigures, per_turn: int) -> int:
-        """Of a launch whose blocks take so many elements of a whole tensor for each pack that a thread has."""
-        packs = self.function.packs_at_once(output.dtype)
-        if packs is None:
-            return blocks_for(figures, output.size, per_turn)
-        return min(-(-output.size // (per_turn * packs)), _MOST_BLOCKS)
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """How the output is cut into packs. Immutable.
+
+    Args:
+        pitch: Elements from the first pack of a row to that of the next: the last dimension, up to whole packs unless the output is
+            whole; in that packs lie in two rows.
+        packs: How many there are.
+    """
+
+    pitch: int
+    packs: int
+
+    @classmethod
+    def of(cls, layout: Layout, width: int) -> _Rows:
+        """Those of so many elements."""
+        *outer, length = layout.extents
+        whole = all(step == math.prod(layout.extents[axis + 1 :]) for axis, step in enumerate(layout.strides[-1]))
+        pitch = length if whole else -(-length // width) * width
+        return cls(pitch, -(-math.prod(outer) * pitch // width))
 
 
 def elementwise(function: Function) -> tuple[Elementwise, ...]:
