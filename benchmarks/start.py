@@ -4,7 +4,8 @@
 
 Each start is a process of its own. The first has an empty cache, so that it compiles every kernel that was not built ahead
 (`make kernels`; DNNCORE_CUBIN_DIR=none pretends that none were). What one part calls of another counts there and not here. At the
-end dnnserve itself is started, from the command to the moment at which it takes requests.
+end dnnserve itself is started twice, each time from the command to the moment at which it takes requests. What Python compiles of
+packages that were installed without bytecode is in the first alone.
 """
 
 from __future__ import annotations
@@ -170,16 +171,21 @@ def main() -> None:
             starts[name] = json.loads(printed.splitlines()[-1])
         compiled = len(list(Path(folder).glob("cache/cubins/*.cubin")))
         choice = ("--devices", options.device, "--precision", options.precision, "--max-batch", str(options.max_batch))
-        began = time.perf_counter()
-        with RunningServer(package, Path(folder), *choice):
-            served = round(time.perf_counter() - began, 4)
+        served = []
+        for _ in starts:
+            began = time.perf_counter()
+            with RunningServer(package, Path(folder), *choice):
+                served.append(round(time.perf_counter() - began, 4))
     print(_table(starts))
+    first, second = served
     print(
-        f"{compiled} kernels were compiled by the first; dnnserve takes requests {served:.2f} s after its second start"
+        f"{compiled} kernels were compiled by the first; dnnserve takes requests after {first:.2f} s, at its second start after "
+        f"{second:.2f}"
     )
     if options.out is not None:
         row = {"net": options.net, "device": options.device.partition(":")[0], "precision": options.precision}
-        row |= {"max_batch": options.max_batch, "compiled": compiled, "starts": starts, "dnnserve_s": served}
+        row |= {"max_batch": options.max_batch, "compiled": compiled, "starts": starts}
+        row |= {"dnnserve_first_s": first, "dnnserve_s": second}
         Document(options.out / "start.json", ("net", "device", "precision", "max_batch")).add([row])
 
 

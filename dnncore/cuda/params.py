@@ -240,11 +240,13 @@ def generate_together(
     *,
     starts_early: bool = False,
     architectures: tuple[str, ...] = (),
+    blocks: int = 1,
 ) -> dict[str, Unit]:
     """Generate the units of several kernels that are compiled, and loaded, at once; the arguments as of `generate`.
 
     Args:
         functions: The function behind each entry.
+        blocks: That a multiprocessor has registers for, at least.
     """
     include, waiting = "", ""
     if starts_early:
@@ -255,7 +257,8 @@ def generate_together(
         "using namespace dnncore;\n"
         f'static_assert(sizeof({struct_name}) == {dtype.itemsize}, "dnncore/cuda and {header} disagree");\n'
     ) + "".join(
-        f'extern "C" __global__ void __launch_bounds__({threads}, 1) {entry}(const __grid_constant__ {struct_name} params) {{\n'
+        f'extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {entry}'
+        f"(const __grid_constant__ {struct_name} params) {{\n"
         f"{waiting}  {function}(params);\n}}\n"
         for entry, function in functions.items()
     )

@@ -59,6 +59,7 @@ FIELDS: tuple[Field, ...] = (
     ("output_view", TENSOR_VIEW),
     ("indices_view", TENSOR_VIEW),
     ("operation", "<i4"),
+    ("abreast", "<i4"),
 )
 """Of `dnncore::ReduceParams`."""
 
@@ -69,8 +70,8 @@ THREADS = 256
 PART_BYTES = _PART.itemsize
 """What a part leaves in the workspace: what became of it and where it was found, whatever the element type."""
 
-_OUTPUTS_ABREAST = 8
-"""Whose parts a block puts together; `dnncore::kOutputsAbreast`."""
+_MOST_ABREAST = 8
+"""Outputs whose parts a block puts together, neighbours in the workspace; `dnncore::kMostAbreast`."""
 
 
 def _units(dtype: DType) -> dict[str, Unit]:
@@ -121,9 +122,18 @@ def join(problem: ReduceProblem, geometry: Geometry, splits: int, part: int, fig
     """What puts the parts of outputs together, where there are several."""
     if splits == 1:
         return ()
-    params = record(_PARAMS, **fields(problem, geometry, splits, part))
-    grid = blocks_for(figures, geometry.outputs, _OUTPUTS_ABREAST)
-    return kernel_call(parts_unit(problem.x.dtype), grid, THREADS, params, places(problem, splits))
+    abreast = _MOST_ABREAST
+    while abreast > 1 and geometry.outputs < abreast * figures.multiprocessors:
+        abreast //= 2  # rather more blocks, whose threads have fewer parts each
+    params = record(_PARAMS, **fields(problem, geometry, splits, part), abreast=abreast)
+    return kernel_call(
+        parts_unit(problem.x.dtype),
+        blocks_for(figures, geometry.outputs, abreast),
+        THREADS,
+        params,
+        places(problem, splits),
+        starts_early=figures.starts_early,
+    )
 
 
 class Reduction(InParts):

@@ -15,6 +15,7 @@ from dnncore.cuda.calls import Calls, Place, WhereAligned, blocks_for, kernel_ca
 from dnncore.cuda.params import DIVISOR, FLOATING, TENSOR_VIEW, c_type, divisor, generate_together, record, struct, view
 from dnncore.cuda.reduced import NEXT_LAUNCH, OF_MEMORY_RATE, Geometry
 from dnncore.cuda.unit import Unit
+from dnncore.descriptors import ReduceOperator
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ReduceProblem
@@ -32,16 +33,26 @@ _PARAMS = struct(
 _THREADS = reduction.THREADS
 _WARP = 32
 _AHEAD = 4
-"""Loads that a thread has under way."""
+"""Loads that a thread has under way; kAhead in reduction_vectors.cuh."""
 
 _BLOCKS_ABREAST = 4
 """That a multiprocessor runs at a time: a thread has 64 registers at most."""
+
+_KINDS = ("sums", "squares", "products", "extrema", "places")
+"""Of operators; `dnncore::Kind`."""
 
 _ROUNDS_WHOLE = 6
 """Of loads that a thread makes before parts are worth another launch."""
 
 _ACROSS = 8
 """Vectors that a block of columns is wide: a line of the cache. The narrower, the more threads share the rows."""
+
+_WAVES = 2
+"""That parts may fill the device; where outputs are many, they fill it better with a second one."""
+
+_START, _JOIN = 3, 4
+"""What a part takes beside its loads, until the first have come and when its threads are joined, and what the parts' own launch
+takes: in loads of a thread where memory is busy. Estimates."""
 
 _ROUND, _TURN = 0.2, 0.3
 """What a round of loads and the joining of a part's threads take, in launches: estimates, by what sums and
@@ -84,10 +95,12 @@ class _OfVectors(ABC):
     Attributes:
         name: See `backend.Algorithm`.
         widths: Bytes of a load, the widest first.
+        further: Template arguments of its kernels, behind those that all have.
     """
 
     name: ClassVar[str]
     widths: ClassVar[tuple[int, ...]]
+    further: ClassVar[str] = ""
 
     def offer(self, problem: ReduceProblem, figures: DeviceFigures) -> Offer | str:
         """See `backend.Algorithm`.
@@ -126,39 +139,47 @@ class _OfVectors(ABC):
         """Of the parameters, beside those of every reduction."""
 
     def units(self) -> tuple[Unit, ...]:
-        """For each dtype and width, and what puts parts together."""
-        mine = [unit for dtype in FLOATING for unit in self._units(dtype).values()]
+        """For each dtype, kind and width, and what puts parts together."""
+        mine = [unit for dtype in FLOATING for kind in _KINDS for unit in self._units(dtype, kind).values()]
         return (*mine, *(reduction.parts_unit(dtype) for dtype in FLOATING))
 
     @classmethod
-    def _units(cls, dtype: DType) -> dict[int, Unit]:
+    def _units(cls, dtype: DType, kind: str) -> dict[int, Unit]:
         """By the elements of a vector."""
         entries = {
-            nbytes // dtype.itemsize: f"reduce_{cls.name}_{c_type(dtype)}_{nbytes}_bytes" for nbytes in cls.widths
+            nbytes // dtype.itemsize: f"reduce_{cls.name}_{kind}_{c_type(dtype)}_{nbytes}_bytes"
+            for nbytes in cls.widths
         }
-        functions = {entry: cls._function(dtype, vector) for vector, entry in entries.items()}
-        units = generate_together("dnncore/reduction_vectors.cuh", functions, "ReduceVectorsParams", _PARAMS, _THREADS)
+        functions = {
+            entry: f"reduce_{cls.name}<{c_type(dtype)}, {vector}, Kind::k{kind.capitalize()}{cls.further}>"
+            for vector, entry in entries.items()
+        }
+        units = generate_together(
+            "dnncore/reduction_vectors.cuh",
+            functions,
+            "ReduceVectorsParams",
+            _PARAMS,
+            _THREADS,
+            blocks=_BLOCKS_ABREAST,
+        )
         return {vector: units[entry] for vector, entry in entries.items()}
-
-    @staticmethod
-    @abstractmethod
-    def _function(dtype: DType, vector: int) -> str:
-        """The kernel's name in C++."""
 
     def _seconds(self, cut: _Cut, figures: DeviceFigures) -> float:
         nbytes = cut.problem.x.nbytes + cut.problem.y.nbytes
         turns = -(-self._blocks(cut) // (figures.multiprocessors * _BLOCKS_ABREAST))
         stepping = turns * (cut.rounds * _ROUND + _TURN)
         if cut.splits > 1:
-            stepping += NEXT_LAUNCH + -(-cut.splits // _WARP) * _ROUND + _TURN
+            stepping += NEXT_LAUNCH + -(-cut.splits // (_AHEAD * _THREADS)) * _ROUND + _TURN
         launch = figures.launch_seconds
         return launch + max(nbytes / (figures.bytes_per_second * OF_MEMORY_RATE), stepping * launch)
 
     def _calls(self, cut: _Cut, elsewhere: Offer, figures: DeviceFigures) -> Calls:
         problem, parts = cut.problem, (cut.geometry, cut.splits, cut.part)
         params = record(_PARAMS, **reduction.fields(problem, *parts), **self._fields(cut))
-        unit, grid = self._units(problem.x.dtype)[cut.vector], blocks_for(figures, self._blocks(cut), 1)
-        first = kernel_call(unit, grid, _THREADS, params, reduction.places(problem, cut.splits))
+        unit = self._units(problem.x.dtype, _kind(problem))[cut.vector]
+        grid = blocks_for(figures, self._blocks(cut), 1)
+        places, early = reduction.places(problem, cut.splits), figures.starts_early
+        first = kernel_call(unit, grid, _THREADS, params, places, starts_early=early)
         calls = (*first, *reduction.join(problem, *parts, figures))
         return (WhereAligned(((Place(0), cut.vector * problem.x.dtype.itemsize),), calls, elsewhere.prepare),)
 
@@ -194,10 +215,6 @@ class Lines(_OfVectors):
             "team": cut.team,
         }
 
-    @staticmethod
-    def _function(dtype: DType, vector: int) -> str:
-        return f"reduce_lines<{c_type(dtype)}, {vector}>"
-
 
 @dataclass(frozen=True, slots=True)
 class Columns(_OfVectors):
@@ -205,6 +222,7 @@ class Columns(_OfVectors):
 
     name = "columns"
     widths = (16,)
+    further = f", {_THREADS}"
 
     def _cut(self, problem: ReduceProblem, geometry: Geometry, figures: DeviceFigures) -> _Cut | str:
         extents, strides, *_ = geometry.kept
@@ -235,9 +253,15 @@ class Columns(_OfVectors):
             "across": cut.across,
         }
 
-    @staticmethod
-    def _function(dtype: DType, vector: int) -> str:
-        return f"reduce_columns<{c_type(dtype)}, {vector}, {_THREADS}>"
+
+def _kind(problem: ReduceProblem) -> str:
+    """Whose kernels its operator has."""
+    operator = problem.operator
+    if operator in (ReduceOperator.MUL, ReduceOperator.MUL_NO_ZEROS):
+        return "products"
+    if operator.finds_an_element:
+        return "extrema" if problem.indices is None else "places"
+    return "squares" if operator is ReduceOperator.NORM2 else "sums"
 
 
 def _part(loads: int, team: int, items: int, figures: DeviceFigures) -> int:
@@ -249,9 +273,17 @@ def _part(loads: int, team: int, items: int, figures: DeviceFigures) -> int:
         items: How many there are.
         figures: Of the device.
     """
-    rounds = -(-loads // (team * _AHEAD))
-    most = figures.multiprocessors * _BLOCKS_ABREAST * 2 // items
-    return loads if rounds <= _ROUNDS_WHOLE or most < 2 else -(-loads // min(most, rounds))
+    if loads <= team * _AHEAD * _ROUNDS_WHOLE:
+        return loads
+    abreast = figures.multiprocessors * _BLOCKS_ABREAST
+
+    def steps(splits: int) -> int:
+        """Loads, one after another, that the whole takes."""
+        of_part = -(-loads // (splits * team)) + _START
+        return -(-items * splits // abreast) * of_part + (_JOIN if splits > 1 else 0)
+
+    wanted = (waves * abreast // items for waves in range(1, _WAVES + 1))
+    return -(-loads // min((1, *(splits for splits in wanted if splits > 1)), key=steps))
 
 
 def _steps(extents: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:

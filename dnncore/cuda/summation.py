@@ -1,9 +1,16 @@
-"""Sums over some dimensions of a tensor: the bias gradient among them."""
+"""Sums over some dimensions of a tensor: the bias gradient among them.
+
+Where elements or outputs lie side by side, they are reductions by vectors; the kernels here take whatever else there is.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from dnncore.backend import Offer
+from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, kernel_call
 from dnncore.cuda.params import (
     ADDRESS,
@@ -18,12 +25,14 @@ from dnncore.cuda.params import (
     view,
 )
 from dnncore.cuda.reduced import BLOCK, THREAD, InParts, Pace, Partition, Team
+from dnncore.cuda.reduction_vectors import Columns, Lines
 from dnncore.cuda.unit import Unit
+from dnncore.descriptors import ReduceOperator
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import SumProblem
+from dnncore.problems import ReduceProblem, SumProblem
 
-__all__ = ["SUM", "Sum"]
+__all__ = ["SUM", "Sum", "SumOfVectors"]
 
 _PARAMS = struct(
     *BLEND,
@@ -122,4 +131,30 @@ def _summed_view(extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarr
     return view((*(1 for _ in missing), *extents), (*missing, *strides))
 
 
-SUM = Sum.all()
+@dataclass(frozen=True, slots=True)
+class SumOfVectors:
+    """The same as a reduction by vectors, in float64. Immutable.
+
+    Args:
+        way: How vectors lie.
+    """
+
+    way: Lines | Columns
+
+    @property
+    def name(self) -> str:
+        """The reduction's."""
+        return self.way.name
+
+    def offer(self, problem: SumProblem, figures: DeviceFigures) -> Offer | str:
+        """See `backend.Algorithm`."""
+        if problem.y.dtype is not problem.x.dtype:
+            return f"y is of {problem.y.dtype.value}, x of {problem.x.dtype.value}"
+        return self.way.offer(ReduceProblem(problem.x, problem.y, ReduceOperator.ADD), figures)
+
+    def units(self) -> tuple[Unit, ...]:
+        """The reduction's."""
+        return self.way.units()
+
+
+SUM: tuple[CudaAlgorithm, ...] = (SumOfVectors(Lines()), SumOfVectors(Columns()), *Sum.all())

@@ -29,7 +29,7 @@ def pooled_convolution(
     other than 1, or a beta, an algorithm may scale and blend the maximum before it is rounded.
 
     Args:
-        x: float16 or bfloat16 [N, C, H, W].
+        x: float16, bfloat16 or float32 [N, C, H, W].
         w: [K, C/G, R, S].
         convolution: One that gives [N, K, P, Q], P and Q even.
         y: [N, K, P/2, Q/2].

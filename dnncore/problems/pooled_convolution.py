@@ -15,7 +15,7 @@ from dnncore.problems.problem import same_dtype
 
 __all__ = ["PooledConvolutionProblem"]
 
-_NARROW = (DType.FLOAT16, DType.BFLOAT16)
+_DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 _WINDOWS = PoolingDescriptor.make("max", 2)
 
 
@@ -28,7 +28,7 @@ class PooledConvolutionProblem(OptionalOperands):
     rounded before they apply or not.
 
     Args:
-        x: float16 or bfloat16 [N, C, H, W].
+        x: float16, bfloat16 or float32 [N, C, H, W].
         w: [K, C/G, R, S].
         y: [N, K, P/2, Q/2], where the convolution gives [N, K, P, Q]; P and Q are even.
         convolution: Padding, stride, dilation, groups, mode, math.
@@ -49,8 +49,8 @@ class PooledConvolutionProblem(OptionalOperands):
     possible_outputs: ClassVar[tuple[str, ...]] = ("y",)
 
     def __post_init__(self) -> None:
-        if self.x.dtype not in _NARROW or self.x.ndim != 4:
-            raise BadParamError(f"x is {self.x}; float16 or bfloat16 [N, C, H, W] is needed")
+        if self.x.dtype not in _DTYPES or self.x.ndim != 4:
+            raise BadParamError(f"x is {self.x}; float16, bfloat16 or float32 [N, C, H, W] is needed")
         same_dtype(x=self.x, w=self.w, y=self.y)
         batch, filters, rows, columns = self.convolution.output_shape(self.x.shape, self.w.shape)
         if rows % 2 or columns % 2:

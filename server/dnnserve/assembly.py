@@ -12,6 +12,7 @@ from dnncore.cache import cache_folder
 from dnncore.nn import Package
 from dnnserve.app import Origin, Server, labelled
 from dnnserve.config import ServerConfig
+from dnnserve.early import EarlyProcesses
 from dnnserve.engine.local import LocalEngines
 from dnnserve.engine.messages import Assignment
 from dnnserve.engine.net import NetHost, ServedModel, Terms
@@ -20,7 +21,6 @@ from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.lifecycle.control import recipe_of
 from dnnserve.lifecycle.reading import read_model
-from dnnserve.processes.child import Children
 from dnnserve.repository import (
     find_packages,
     import_model_file,
@@ -38,28 +38,31 @@ __all__ = ["make_server"]
 _log = logging.getLogger(__name__)
 
 
-def make_server(config: ServerConfig, fronts: Children | None = None) -> Server:
+def make_server(config: ServerConfig, early: EarlyProcesses | None = None) -> Server:
     """Load the packages and resolve the devices that a configuration names.
 
     Args:
         config: What is served, and how.
-        fronts: Processes of front ends that were begun; the caller closes them where this raises.
+        early: Processes that were begun; the caller closes them where this raises. Engines' that are not needed are ended.
 
     Raises:
         StartError: a package or a port cannot be used.
         BackendUnavailableError: a device cannot.
     """
     names = devices.resolve(config.devices)
+    begun = {} if early is None else early.engines
     in_processes = config.engines == "process" or (config.engines == "auto" and "cpu" not in names)
     terms = Terms(config.batch_invariant, 3 if in_processes else 1, config.device_memory_fraction)
     engines: EngineProcesses | LocalEngines
     if in_processes:
-        engines = EngineProcesses(names)  # they start while models are read
+        engines = EngineProcesses(names, begun)  # they start while models are read
         store: dict[ModelKey, ServedModel] = {}
         engines.tell(
             Assignment(partial(NetHost, models=store, terms=terms), config.log_format, store, config.log_level)
         )
     else:
+        for children in begun.values():
+            children.close()
         engines = LocalEngines(terms)
     try:
         recipes, specs = {}, []
@@ -79,7 +82,7 @@ def make_server(config: ServerConfig, fronts: Children | None = None) -> Server:
             close=engines.close,
             set_log_level=engines.set_log_level,
             origin=origin,
-            fronts=fronts,
+            fronts=None if early is None else early.fronts,
             costs=costs,
         )
     except BaseException:

@@ -21,10 +21,10 @@ from dnncore.errors import ConfigError, DnncoreError
 from dnnserve.allocator import keep_freed_memory
 from dnnserve.command_line import parse_arguments, read_again
 from dnnserve.config import ServerConfig
+from dnnserve.early import EarlyProcesses
 from dnnserve.front_ends import decided
 from dnnserve.garbage import collect_seldom
 from dnnserve.logs import configure_logging
-from dnnserve.processes.child import FRONT_END, Child, Children, can_fork
 from dnnserve.signals import Signals
 
 if TYPE_CHECKING:
@@ -67,20 +67,19 @@ def run(arguments: Sequence[str] | None, signals: Signals) -> int:
     # Pillow warns of damaged tags with the sender's numbers in the text, and each new text would be remembered for ever.
     warnings.filterwarnings("ignore", module=r"PIL\.")
     keep_freed_memory()
-    fronts = Children(FRONT_END)
+    early = EarlyProcesses()
     try:
-        if config.num_front_ends:
-            fronts = _begin_front_ends(config.num_front_ends)
+        early = EarlyProcesses.begin(config)
         signals.listen()  # begins a thread: processes are forked before
         from dnnserve.assembly import make_server
     except ModuleNotFoundError as error:
-        fronts.close()
+        early.close()
         return _refuse_without(error)
     except OSError as error:
-        return _refuse(f"processes of front ends cannot be begun: {error}")
+        return _refuse(f"processes of engines and front ends cannot be begun: {error}")
     try:
         devices.limit_cpu_threads(1)
-        server = make_server(config, fronts)
+        server = make_server(config, early)
         # Who presses ^C is no load balancer.
         signals.tell(
             lambda number: server.request_stop(lame_duck=number != signal.SIGINT),
@@ -94,7 +93,7 @@ def run(arguments: Sequence[str] | None, signals: Signals) -> int:
                 server.drain()  # devices are closed by the threads that own them, however this ends
                 return _refuse(f"ready file cannot be written: {error}; choose another with --ready-file")
     except (DnncoreError, OSError) as error:
-        fronts.close()
+        early.close()
         return _refuse(str(error))
     clean = server.wait()
     if config.ready_file is not None:
@@ -104,18 +103,6 @@ def run(arguments: Sequence[str] | None, signals: Signals) -> int:
         logging.shutdown()
         os._exit(0 if clean else 1)
     return 0
-
-
-def _begin_front_ends(count: int) -> Children:
-    """Begin processes of front ends: as copies of this one, so that what all import is imported once, or as programs of their own
-    where it cannot be copied.
-    """
-    forks = can_fork()  # before gRPC is imported
-    from dnnserve.front import child
-
-    return Children(
-        FRONT_END, begun=[Child.fork(child.main) if forks else Child.start(FRONT_END) for _ in range(count)]
-    )
 
 
 def _read_again(server: Server, arguments: Sequence[str] | None) -> None:

@@ -56,6 +56,7 @@ POOLED = (
     Pooled("vgg-bf16", (1, 24, 8, 6), (16, 24, 3, 3), BF16),
     Pooled("tiles-that-end-within", (3, 8, 10, 14), (8, 8, 3, 3), BF16, None, LEAKY),
     Pooled("one-window", (1, 8, 2, 2), (72, 8, 3, 3), F16, F16, CEILING),
+    Pooled("vgg-fp32", (2, 16, 6, 8), (24, 16, 3, 3), F32, layouts=("NCHW", "NCHW")),
     Pooled("odd-channels", (2, 5, 6, 4), (7, 5, 3, 3), F16, F16, None),
     Pooled("odd-channels-bf16", (1, 3, 4, 6), (9, 3, 3, 3), BF16, BF16, CEILING),
     Pooled("blend", (2, 8, 4, 6), (16, 8, 3, 3), F16, F32, LEAKY, alpha=-0.5, beta=2.0),

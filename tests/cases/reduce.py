@@ -30,6 +30,8 @@ SHAPES = (
     ("column-vectors", (3, 1, 36), (3, 7, 36), F32, "NCHW", 2.0, 1.0),
     ("column-vectors-fp16-nhwc", (2, 24, 1, 1), (2, 24, 5, 7), F16, "NHWC", 1.0, 0.0),
     ("lines-of-images", (2, 1, 1, 1), (2, 3, 4, 6), F32, "NCHW", 1.0, 0.0),
+    ("lines-of-lines", (1, 3, 1, 2, 1), (2, 3, 2, 2, 8), F32, "NCHW", 1.0, 0.0),
+    ("column-vectors-of-lines-fp16", (1, 3, 1, 8), (5, 3, 7, 8), F16, "NCHW", 1.0, 0.0),
     ("no-elements", (1, 3), (0, 3), F32, "NCHW", 1.0, 0.0),
     ("no-outputs", (0, 1), (0, 3), F32, "NCHW", 1.0, 0.0),
 )

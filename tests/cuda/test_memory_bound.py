@@ -46,19 +46,19 @@ def packed(shape: tuple[int, ...], dtype: str = "float32", layout: str = "NCHW")
     return TensorDescriptor.packed(shape, dtype, layout)
 
 
-# name, shape of x, shape of y, dtype, layout, the fastest sum, the fastest norm
+# name, shape of x, shape of y, dtype, layout, the fastest sum (by vectors: as predicted from their instructions), the fastest norm
 REDUCTIONS = (
     ("few columns", (131, 40), (1, 40), "float32", "NCHW", "block_per_output", "columns"),
-    ("columns", (65536, 64), (1, 64), "float32", "NCHW", "thread_per_output", "columns"),
-    ("many columns", (65536, 1024), (1, 1024), "float64", "NCHW", "thread_per_output", "columns"),
+    ("columns", (65536, 64), (1, 64), "float32", "NCHW", "columns", "columns"),
+    ("many columns", (65536, 1024), (1, 1024), "float64", "NCHW", "columns", "columns"),
     ("short columns", (40, 65536), (1, 65536), "float16", "NCHW", "thread_per_output", "columns"),
     ("short rows", (1 << 20, 20), (1 << 20, 1), "float32", "NCHW", "thread_per_output", "thread_per_output"),
     ("few short rows", (64, 20), (64, 1), "float32", "NCHW", "thread_per_output", "lines"),
-    ("everything", (1 << 26,), (1,), "float16", "NCHW", "block_per_output", "lines"),
+    ("everything", (1 << 26,), (1,), "float16", "NCHW", "lines", "lines"),
     ("rows", (256, 32768), (256, 1), "float32", "NCHW", "block_per_output_whole", "lines"),
     ("many rows", (1024, 32768), (1024, 1), "float32", "NCHW", "block_per_output_whole", "lines"),
-    ("bias gradient", LARGE, (1, 64, 1, 1), "float32", "NCHW", "block_per_output", "lines"),
-    ("bias gradient NHWC", LARGE, (1, 64, 1, 1), "float32", "NHWC", "thread_per_output", "columns"),
+    ("bias gradient", LARGE, (1, 64, 1, 1), "float32", "NCHW", "lines", "lines"),
+    ("bias gradient NHWC", LARGE, (1, 64, 1, 1), "float32", "NHWC", "columns", "columns"),
 )
 
 

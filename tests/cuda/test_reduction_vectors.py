@@ -57,7 +57,7 @@ def test_only_addresses_of_vectors_are_read_by_vectors(algorithm: Lines | Column
     names = [
         [each.unit.entry for each in way if isinstance(each, KernelCall)] for way in (call.aligned, call.otherwise)
     ]
-    assert names == [[f"reduce_{algorithm.name}_float_16_bytes"], ["reduce_block_float"]]
+    assert names == [[f"reduce_{algorithm.name}_extrema_float_16_bytes"], ["reduce_block_float"]]
 
 
 @pytest.mark.parametrize(

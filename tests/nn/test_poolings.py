@@ -37,7 +37,7 @@ def stages(*, activation: str | None = "relu", bias: bool = True, places: bool =
     return net.build(x if places else net.inner_product("logits", x, 3))
 
 
-@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16], ids=str)
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32], ids=str)
 @pytest.mark.parametrize(
     "graph",
     [stages(), stages(activation="leaky_relu", places=True), stages(bias=False)],

@@ -91,15 +91,10 @@ def test_blocks_are_no_larger_than_they_were(net: Callable[[], Graph], precision
     assert estimate(for_inference(weightless(net()), precision).graph, H200, 256).placement.nbytes == nbytes
 
 
-def test_vgg16_takes_little_more_than_its_two_largest_values_and_its_images() -> None:
-    """Of 6731 MB in fp32, with 4 % of spectra, without which it would take 3.5 % longer.
-
-    Unfused, the first convolutions' scratch memory was half as much again.
-
-    What fp16 pools is never stored.
-    """
+def test_vgg16_takes_less_than_its_two_largest_values_and_its_images() -> None:
+    """Of which 6731 MB are in fp32: what is pooled is computed part by part of the batch there, and never stored in fp16."""
     model = weightless(vgg16())
-    sizes = {DType.FLOAT32: 7_007_698_944, DType.FLOAT16: 2_215_772_160}
+    sizes = {DType.FLOAT32: 5_225_119_744, DType.FLOAT16: 2_215_772_160}
     for precision, nbytes in sizes.items():
         assert estimate(for_inference(model, precision).graph, H200, 256).placement.nbytes == nbytes
 

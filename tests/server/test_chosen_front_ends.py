@@ -10,6 +10,7 @@ from typing import NoReturn
 import pytest
 from dnnserve import front_ends, program
 from dnnserve.command_line import parse_arguments
+from dnnserve.config import ServerConfig
 from dnnserve.front_ends import count_cores, count_gpus, decided, suggested
 from dnnserve.signals import Signals
 
@@ -91,12 +92,12 @@ def test_the_command_begins_as_many_as_are_suggested_and_says_so(
     caplog.set_level("INFO")
     begun: list[int] = []
 
-    def begin(count: int) -> NoReturn:
-        begun.append(count)
+    def begin(config: ServerConfig) -> NoReturn:
+        begun.append(config.num_front_ends)
         raise OSError("that will do")
 
     monkeypatch.setattr(front_ends, "count_cores", lambda: 12)
-    monkeypatch.setattr(program, "_begin_front_ends", begin)
+    monkeypatch.setattr(program.EarlyProcesses, "begin", begin)
     monkeypatch.setattr(program, "configure_logging", lambda *_: None)
     monkeypatch.setattr(program, "keep_freed_memory", lambda: None)
     assert program.run(["--model", "m", "--devices", "cuda:0"], Signals()) == 2

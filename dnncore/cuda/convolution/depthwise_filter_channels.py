@@ -45,9 +45,9 @@ _SECTOR, _BANKS_BYTES, _WIDEST = 32, 128, 256
 
 _MAX_EXTENT, _MAX_COUNT = 2**31, 2**30
 
-# Assumed: instructions per product, of which a multiprocessor of Hopper has one a clock and lane; what a row of x that two bands
-# read costs beside it; the share of memory's rate.
-_PER_PRODUCT, _PER_HALO, _OF_MEMORY_RATE = 2.0, 0.15, 0.7
+# Fitted to layers of 5x5 and 7x7 filters on an H200: what an element of dy and a product cost, in products at the device's rate in
+# float32. Assumed: what a row of x that two bands read costs beside it; the share of memory's rate.
+_PER_ELEMENT, _PER_PRODUCT, _PER_HALO, _OF_MEMORY_RATE = 73.0, 1.1, 0.15, 0.7
 
 _PARAMS = struct(
     *BLEND,
@@ -207,7 +207,8 @@ class _Bands:
     def seconds(self, figures: DeviceFigures) -> float:
         """Both launches, and arithmetic or memory, whichever takes longer."""
         problem = self.problem
-        work = problem.y.size * self.filter**2 * _PER_PRODUCT / figures.products_per_second(Maths.FP32)
+        each = _PER_ELEMENT + self.filter**2 * _PER_PRODUCT
+        work = problem.y.size * each / figures.products_per_second(Maths.FP32)
         memory = (problem.x.nbytes + problem.y.nbytes) / (figures.bytes_per_second * _OF_MEMORY_RATE)
         return 2 * figures.launch_seconds + max(work, memory) * self.waste
 

@@ -18,7 +18,7 @@ __all__ = ["CHANNELS_ITEM_BYTES", "Pass", "Scratch", "all_passes", "calls_of", "
 
 _MAX_BLOCKS = 1 << 20
 
-CHANNELS_ITEM_BYTES = 2
+CHANNELS_ITEM_BYTES = (2, 4)
 """Of the elements that there are kernels of channels for."""
 
 _CHANNEL_KERNELS = {
@@ -135,7 +135,7 @@ def _units(direction: str, dtype: DType, parameters: DType) -> dict[str, Unit]:
         f"dnncore/normalization/{direction}_aligned.cuh", functions, "NormalizationParams", PARAMS, THREADS
     )
     found = dict(zip(names, units.values(), strict=True))
-    return found | _channel_units(direction, dtype, parameters) if dtype.itemsize == CHANNELS_ITEM_BYTES else found
+    return found | _channel_units(direction, dtype, parameters) if dtype.itemsize in CHANNELS_ITEM_BYTES else found
 
 
 def _channel_units(direction: str, dtype: DType, parameters: DType) -> dict[str, Unit]:

@@ -38,8 +38,8 @@ _CHANNEL_BLOCKS, _MASKED_CHANNEL_BLOCKS, _CHANNEL_PACKS = 5, 4, 8
 """Of the kernels of channels: blocks per multiprocessor, as many as fit, and as fit of those that mask dy; packs that a thread has
 under way."""
 
-_WITHIN_GROUPS = Switch.WEIGHTED | Switch.VARYING_PARAMETERS | Switch.VARYING_STATISTICS | Switch.UNCENTRED
-"""What the kernels of channels do not know."""
+_WITHIN_GROUPS = Switch.VARYING_PARAMETERS | Switch.VARYING_STATISTICS | Switch.UNCENTRED
+"""What the kernels of channels do not know; nor do those that reduce know weights."""
 
 _STATISTICS_PACKS, _BROKEN_STATISTICS_PACKS = 4, 2
 _APPLY_PACKS = 16
@@ -119,8 +119,7 @@ class PassSequence:
         images = {one: of_images(operands[one]) for one in SAVED} if is_interleaved(problem.x) else {}
         partition = self.partition(cut, {**operands, **images})
         parts = -(
-            -partition.element_packs
-            // -(-partition.element_packs // self._most_parts(partition, Switch.REDUCES, sharing))
+            -partition.element_packs // -(-partition.element_packs // self._most_parts(partition, Switch.REDUCES))
         )
         numbers = partition.group_count * _NUMBERS[self._direction]
         partials, totals = self._scratch(numbers * parts), None
@@ -174,15 +173,15 @@ class PassSequence:
         in_place_of: Mapping[Operand, Operand] | None = None,
     ) -> None:
         """Write the output from statistics, or sums, that are there."""
-        parts = self._most_parts(partition, switches, sharing)
-        if not self._goes_by_channels(partition, switches, sharing):
+        parts = self._most_parts(partition, switches)
+        if not self._goes_by_channels(partition, switches):
             parts = max(partition.parts(_APPLY_PACKS, partition.element_packs), parts)
         self._append(partition, parts, switches, wanted, None, totals, sharing, steps, in_place_of)
 
-    def _most_parts(self, partition: Partition, switches: Switch, sharing: int = 1) -> int:
+    def _most_parts(self, partition: Partition, switches: Switch) -> int:
         """Into how many parts groups can be cut until there are blocks enough for every multiprocessor."""
         per_multiprocessor, packs = _BLOCKS, _STATISTICS_PACKS if partition.is_aligned else _BROKEN_STATISTICS_PACKS
-        if self._goes_by_channels(partition, switches, sharing):
+        if self._goes_by_channels(partition, switches):
             there = operands_of(self._problem)
             masks = Operand.Y in there and not (Switch.REDUCES not in switches and Operand.Z in there)
             per_multiprocessor, packs = _MASKED_CHANNEL_BLOCKS if masks else _CHANNEL_BLOCKS, _CHANNEL_PACKS
@@ -205,7 +204,7 @@ class PassSequence:
         keeps = reduces and applies and parts == 1 and partition.keeps and not adds
         aligned = f"{self._direction}_{'kept' if keeps else 'aligned'}" if partition.is_aligned else None
         is_half = reduces != applies and reduces == (partials is not None)
-        by_channels = is_half and self._goes_by_channels(partition, switches, sharing)
+        by_channels = is_half and self._goes_by_channels(partition, switches)
         if by_channels:
             aligned = self._channel_kernel(applies, wanted)
         params = self._params(partition, parts, switches, sharing, steps, {"length": partition.length * sharing})
@@ -248,14 +247,15 @@ class PassSequence:
         kernel, early = f"finish_{self._direction}", self._figures.starts_early
         self.passes.append(Pass(kernel, blocks, seconds, params, wanted, partials, totals, starts_early=early))
 
-    def _goes_by_channels(self, partition: Partition, switches: Switch, sharing: int = 1) -> bool:
+    def _goes_by_channels(self, partition: Partition, switches: Switch) -> bool:
         """Whether there are kernels of channels for such passes: their groups are neighbours, and each row has all of them."""
         is_dense = partition.is_whole and partition.packs_groups and len(partition.elements[0]) == 1
-        is_narrow = self._problem.x.dtype.itemsize == CHANNELS_ITEM_BYTES
+        has_kernels = self._problem.x.dtype.itemsize in CHANNELS_ITEM_BYTES
+        weighs = Switch.REDUCES | Switch.WEIGHTED in switches
         # A mask that follows neither from bias nor from what dz holds is known to the other kernels alone.
         there = _OF_ACTIVATION & operands_of(self._problem).keys()
         is_known = self._direction == "forward" or there != {Operand.Y}
-        return is_dense and is_narrow and is_known and sharing == 1 and not switches & _WITHIN_GROUPS
+        return is_dense and has_kernels and is_known and not weighs and not switches & _WITHIN_GROUPS
 
     def _params(
         self,

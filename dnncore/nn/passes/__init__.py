@@ -181,7 +181,7 @@ def applied_passes(
         if fuse_pixels.__name__ not in without:
             model = fuse_pixels(model)
             yield fuse_pixels.__name__, model
-    if precision is not DType.FLOAT32 and fuse_pooling.__name__ not in without:
+    if fuse_pooling.__name__ not in without:
         model = fuse_pooling(model)  # behind `fuse_pixels`: a convolution that looks pixels up saves more
         yield fuse_pooling.__name__, model
     if ranked is not None and rank_classes.__name__ not in without:

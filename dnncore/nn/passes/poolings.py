@@ -1,6 +1,6 @@
-"""Max pooling that the convolution before it can do, with what it has computed still on the chip.
+"""Max pooling that becomes part of the convolution before it, so that what lies between is never stored whole.
 
-conv 3x3 --> max pooling 2x2          pooled_convolution, in 16 bits
+conv 3x3 --> max pooling 2x2          pooled_convolution
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from dnncore.nn.operators import Convolution, FusedConvolution, PooledConvolutio
 
 __all__ = ["fuse_pooling"]
 
-_NARROW = (DType.FLOAT16, DType.BFLOAT16)
+_DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 _WINDOWS = PoolingDescriptor.make("max", 2)
 
 
 def fuse_pooling(model: Model) -> Model:
-    """Make one node of a 3x3 convolution and the 2x2 max pooling that alone reads its result, in 16 bits.
+    """Make one node of a 3x3 convolution and the 2x2 max pooling that alone reads its result.
 
-    What is pooled is rounded as before. An executor still computes the node layer by layer where no kernel does both, or where
-    that is faster by estimate; the convolution's result is scratch memory then.
+    What is pooled is rounded as before. In 16 bits a kernel may pool what is still on the chip. An executor computes the node layer
+    by layer where none does, as in float32, or where that is faster by estimate; the convolution's result is scratch memory then,
+    and may be that of a part of the batch.
     """
     graph = model.graph
     pooled: dict[str, Node] = {}  # by the name of the node in whose place it stands
@@ -45,7 +46,7 @@ def _pooling(graph: Graph, conv: Node) -> Node | None:
     (result,), (_, _, _, residual) = conv.outputs, (*conv.inputs, None, None)[:4]
     value, readers = graph.values[result], graph.consumers[result]
     are_even = all(isinstance(extent, int) and extent % 2 == 0 for extent in value.shape[2:])
-    if residual is not None or value.dtype not in _NARROW or not are_even:
+    if residual is not None or value.dtype not in _DTYPES or not are_even:
         return None
     if len(readers) != 1 or result in graph.outputs or not isinstance(readers[0].operator, Pooling):
         return None

@@ -1,4 +1,5 @@
-"""An engine process: python -m dnnserve.engine.child DEVICE SOCKET, started by `process.py` with this descriptor.
+"""An engine process: python -m dnnserve.engine.child DEVICE SOCKET, started by `process.py` with this descriptor, or a copy of the
+server's own process that runs `main` (`early.py`).
 
 It opens a device by the factory that it is told of and does what the runner at the other end of the socket asks for, in its order,
 until that end is closed. Batches pass three threads: one brings rows into a slot (NumPy gives the interpreter's lock up while it

@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dnncore import errors
@@ -44,7 +45,7 @@ from dnnserve.engine.messages import (
 from dnnserve.engine.pipeline import Timing
 from dnnserve.envelope import Block, ModelKey
 from dnnserve.processes.arena import Arena, ArenaBlock
-from dnnserve.processes.child import Child
+from dnnserve.processes.child import ENGINE, Child, Children
 from dnnserve.processes.parcel import Parcel
 from dnnserve.processes.receiver import Receiver
 from dnnserve.processes.signs_of_life import SignsOfLife
@@ -71,11 +72,14 @@ class EngineProcesses:
     Args:
         names: Devices whose processes are begun at once, so that their start goes on beside everything else; each name once for
             each time that it will be opened.
+        begun: Processes that were, by the names of their devices; those of others are ended.
     """
 
-    def __init__(self, names: Sequence[str] = ()) -> None:
+    def __init__(self, names: Sequence[str] = (), begun: Mapping[str, Children] = MappingProxyType({})) -> None:
         self._lock = threading.Lock()
-        self._ready = {name: [_child(name) for _ in range(names.count(name))] for name in names}
+        for name in begun.keys() - set(names):
+            begun[name].close()
+        self._ready = {name: begun.get(name) or _begun(name, names.count(name)) for name in set(names)}
         self._assignment: Assignment | None = None
         self._parcel: Parcel | None = None
         self._hosts: weakref.WeakSet[ProcessHost] = weakref.WeakSet()
@@ -116,8 +120,7 @@ class EngineProcesses:
             DnncoreError: it cannot open it.
         """
         with self._lock:
-            ready = self._ready.get(device)
-            child = ready.pop() if ready else _child(device)
+            child = self._ready.setdefault(device, Children(ENGINE, device)).take()
             try:
                 host = ProcessHost(device, child, self._models, self._receiver)
             except BaseException:
@@ -135,8 +138,7 @@ class EngineProcesses:
         Those that were opened are closed, or are never to be heard of again.
         """
         for children in self._ready.values():
-            while children:
-                children.pop().close()
+            children.close()
         self._receiver.close()
         if self._parcel is not None:
             self._parcel.close()
@@ -144,8 +146,8 @@ class EngineProcesses:
             self.drop(model)
 
 
-def _child(device: str) -> Child:
-    return Child.start("dnnserve.engine.child", device)
+def _begun(device: str, count: int) -> Children:
+    return Children(ENGINE, device, begun=[Child.start(ENGINE, device) for _ in range(count)])
 
 
 class ProcessHost:

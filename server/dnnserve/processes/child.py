@@ -1,7 +1,8 @@
 """A process of the server's own, from both sides.
 
-It is started by name, not forked: nothing of gRPC, CUDA or this process's threads is in it. Signals for the server are not for it;
-it ends when the server closes its end of their link, and the kernel kills it should the server be killed.
+Nothing of gRPC, CUDA or this process's threads is in it: it is started by name, or forked before there is any of them. Signals for
+the server are not for it; it ends when the server closes its end of their link, and the kernel kills it should the server be
+killed.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from dnnserve.processes.link import Link
 from dnnserve.processes.parcel import Parcel, unpack
 from dnnserve.signals import hold
 
-__all__ = ["FRONT_END", "Child", "Children", "begin", "told"]
+__all__ = ["ENGINE", "FRONT_END", "Child", "Children", "begin", "told"]
 
-FRONT_END = "dnnserve.front.child"
-"""What a front end's process runs; here, because processes are begun before what they run has been imported."""
+ENGINE, FRONT_END = "dnnserve.engine.child", "dnnserve.front.child"
+"""What processes run; here, because they are begun before what they run has been imported."""
 
 _END_S = 5.0
 _STDIN, _STDERR = 0, 2

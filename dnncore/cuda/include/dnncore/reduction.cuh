@@ -5,11 +5,12 @@
 //
 //    elements of an output    |   part 0   |   part 1   |   part 2   |     first level: a block, or a thread, per part
 //    workspace                [splits][outputs]
-//    output                   part 0, part 1, part 2 together              second level: 32 threads per output
+//    output                   part 0, part 1, part 2 together              second level: a block for 8 outputs, or fewer
 #pragma once
 
 #include "dnncore/common/reduce.cuh"
 #include "dnncore/common/tensor.cuh"
+#include "dnncore/ptx/early_launch.cuh"
 
 namespace dnncore {
 
@@ -18,7 +19,7 @@ enum class ReduceOperator : int32 { kAdd, kMul, kMin, kMax, kAmax, kAvg, kNorm1,
 
 // What some elements became: `index` is that of the element found, -1 while there is none. Mirrored by _PART in
 // dnncore/cuda/reduction.py.
-struct Reduced {
+struct alignas(16) Reduced {
   double value;
   int64 index;
 };
@@ -39,6 +40,7 @@ struct ReduceParams {
   TensorView output_view;
   TensorView indices_view;
   ReduceOperator operation;
+  int32 abreast;  // outputs whose parts a block puts together: a power of two, 8 at most
 };
 
 __device__ __forceinline__ bool finds_an_element(ReduceOperator operation) {
@@ -103,13 +105,14 @@ __device__ __forceinline__ Reduced reduce_elements(const ReduceParams& params, c
   return result;
 }
 
+// What the lane `distance` away has. All lanes of the warp must take part.
+__device__ __forceinline__ Reduced shuffled(Reduced mine, int distance) {
+  return {__shfl_xor_sync(0xffffffffu, mine.value, distance), __shfl_xor_sync(0xffffffffu, mine.index, distance)};
+}
+
 __device__ __forceinline__ Reduced reduce_warp(ReduceOperator operation, Reduced mine) {
 #pragma unroll
-  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
-    const Reduced other = {
-        __shfl_xor_sync(0xffffffffu, mine.value, distance), __shfl_xor_sync(0xffffffffu, mine.index, distance)};
-    mine = together(operation, mine, other);
-  }
+  for (int distance = kWarpSize / 2; distance > 0; distance /= 2) mine = together(operation, mine, shuffled(mine, distance));
   return mine;
 }
 
@@ -162,30 +165,43 @@ __device__ void reduce_thread(const ReduceParams& params) {
   }
 }
 
-// The second level: a warp's worth of threads for an output, in a block for eight neighbouring ones.
-constexpr int kOutputsAbreast = 8;
+// The second level: a block for `abreast` neighbouring outputs, whose threads share their parts and have several under way. It
+// starts early, and begins when all parts are there.
 constexpr int kPartsThreads = 256;  // _THREADS of dnncore/cuda/reduction.py
+constexpr int kMostAbreast = 8;
+constexpr int kPartsAhead = 4;
 
 template <typename T>
 __device__ void reduce_parts(const ReduceParams& params) {
-  __shared__ Reduced results[kPartsThreads];
-  const int column = threadIdx.x % kOutputsAbreast, row = threadIdx.x / kOutputsAbreast;
-  const int down = blockDim.x / kOutputsAbreast;
-  for (int64 first = blockIdx.x * kOutputsAbreast; first < params.outputs.value; first += gridDim.x * kOutputsAbreast) {
+  constexpr int kWarps = kPartsThreads / kWarpSize;
+  __shared__ Reduced results[kWarps * kMostAbreast];
+  wait_for_previous();
+  let_next_start();
+  const int abreast = params.abreast, down = kPartsThreads / abreast;
+  const int column = threadIdx.x % abreast, row = threadIdx.x / abreast;
+  for (int64 first = blockIdx.x * static_cast<int64>(abreast); first < params.outputs.value;
+       first += gridDim.x * static_cast<int64>(abreast)) {
     const int64 output = first + column;
+    const bool exists = output < params.outputs.value;
     Reduced result = nothing(params.operation);
-    if (output < params.outputs.value) {
-#pragma unroll 4
-      for (int64 i = row; i < params.splits; i += down) {
-        result = together(params.operation, result, params.parts[i * params.outputs.value + output]);
+    for (int64 part = row; part < params.splits; part += kPartsAhead * down) {
+      Reduced found[kPartsAhead];
+#pragma unroll
+      for (int k = 0; k < kPartsAhead; ++k) {
+        const int64 next = part + k * down;
+        found[k] = exists && next < params.splits ? params.parts[next * params.outputs.value + output] : nothing(params.operation);
       }
+#pragma unroll
+      for (int k = 0; k < kPartsAhead; ++k) result = together(params.operation, result, found[k]);
     }
-    results[threadIdx.x] = result;
+    for (int distance = kWarpSize / 2; distance >= abreast; distance /= 2) {
+      result = together(params.operation, result, shuffled(result, distance));
+    }
+    if (threadIdx.x % kWarpSize < abreast) results[threadIdx.x / kWarpSize * abreast + column] = result;
     __syncthreads();
-    if (row == 0 && output < params.outputs.value) {
-      for (int j = 1; j < down; ++j) {
-        result = together(params.operation, result, results[j * kOutputsAbreast + column]);
-      }
+    if (row == 0 && exists) {
+#pragma unroll
+      for (int j = 1; j < kWarps; ++j) result = together(params.operation, result, results[j * abreast + column]);
       write<T>(params, output, result);
     }
     __syncthreads();  // before the next outputs overwrite what the first row reads

@@ -1,6 +1,6 @@
 // Reductions (reduction.cuh) of tensors whose elements lie side by side along the innermost of the reduced dimensions, or
-// of the kept ones: a thread loads vectors of neighbours, several ahead, and what an operator does to an element is decided
-// once a part, not once an element.
+// of the kept ones: a thread loads vectors of neighbours, and what an operator does to an element is decided once a part,
+// not once an element (reduction_taking.cuh).
 //
 //   lines      x of one output    | v v v v v v v v | v v v v v v v v | ...    neighbours become one output: a team of
 //                                  t0 t1 t2 .. t31 t0 t1 ..                    threads, a warp or a block, takes a part of
@@ -12,13 +12,14 @@
 //                    v down     t20 t21 t22 t23                                rows of a part
 //                                  results of a warp's rows are put together by shuffles, those of warps in shared memory
 //
-// Sums and products are in double precision, but for the few elements of float16 that a thread has at hand; extrema are
-// compared in the compute type, which loses nothing. The order is fixed.
+// A thread has kAhead loads under way at any time: as soon as it has taken one vector it asks for the kAhead-th after it. Were all
+// of them asked for and then all taken, memory would wait for the threads half of the time and the threads for memory the other
+// half. Where vectors are equally far apart, the next one's address is an addition.
+//
+// The order is fixed, and depends on the launch alone.
 #pragma once
 
-#include "dnncore/common/loaded.cuh"
-#include "dnncore/ptx/extremum.cuh"
-#include "dnncore/reduction.cuh"
+#include "dnncore/reduction_taking.cuh"
 
 namespace dnncore {
 
@@ -33,192 +34,121 @@ struct ReduceVectorsParams : ReduceParams {
 
 constexpr int kAhead = 4;  // loads that a thread has under way
 
-// What an operator does to an element before all else; the same for all threads.
-struct Preparation {
-  bool absolute, squares, skips_zeros, negated;
+// A thread's vectors from `begin` to `end`, every step-th; steps are powers of two.
+struct Vectors {
+  int64 first;
+  int32 step;
+  int32 count;  // 2^31 of them would be more than the memory of any device
 
-  __device__ __forceinline__ explicit Preparation(ReduceOperator operation)
-      : absolute(operation == ReduceOperator::kNorm1 || operation == ReduceOperator::kAmax),
-        squares(operation == ReduceOperator::kNorm2),
-        skips_zeros(operation == ReduceOperator::kMulNoZeros),
-        negated(operation == ReduceOperator::kMin) {}
-
-  // Of an element among which the largest is looked for.
-  template <typename C>
-  __device__ __forceinline__ C prepared(C x) const {
-    return negated ? -x : absolute ? fabs(x) : x;
-  }
+  __device__ __forceinline__ Vectors(int64 begin, int64 end, int32 rank, int32 step)
+      : first(begin + rank), step(step), count(first < end ? static_cast<int32>((end - first + step - 1) >> (__ffs(step) - 1)) : 0) {}
 };
 
-// What a thread has of the elements that it took, in the order of their indices, by the kind of operator. `take` takes
-// some that follow each other, `pause` is called after each few of them, and `join` is for the lanes of a warp, all of
-// which must take part: each has then what it and the lane `distance` away had.
-template <typename T>
-struct Summing {
-  double sum = 0.0;
-
-  template <int kCount>
-  __device__ __forceinline__ void take(const Preparation& with, const Compute<T> (&x)[kCount], int64) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const double value = with.absolute ? fabs(static_cast<double>(x[j])) : static_cast<double>(x[j]);
-      sum = fma(value, with.squares ? value : 1.0, sum);
-    }
-  }
-  __device__ __forceinline__ void pause() {}
-  __device__ __forceinline__ void join(int distance) { sum += __shfl_xor_sync(0xffffffffu, sum, distance); }
-  __device__ __forceinline__ Reduced result(const Preparation&) const { return {sum, -1}; }
-};
-
-// A few elements of float16, or their squares, are added in float32, which has 13 bits more and room for their largest:
-// to widen each to float64 would take longer than to load it.
-template <>
-struct Summing<float16> {
-  double sum = 0.0;
-  float few = 0.0f;
-
-  template <int kCount>
-  __device__ __forceinline__ void take(const Preparation& with, const float (&x)[kCount], int64) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      const float value = with.absolute ? fabsf(x[j]) : x[j];
-      few = fmaf(value, with.squares ? value : 1.0f, few);
-    }
-  }
-  __device__ __forceinline__ void pause() {
-    sum += static_cast<double>(few);
-    few = 0.0f;
-  }
-  __device__ __forceinline__ void join(int distance) { sum += __shfl_xor_sync(0xffffffffu, sum, distance); }
-  __device__ __forceinline__ Reduced result(const Preparation&) const { return {sum, -1}; }
-};
-
-struct Multiplying {
-  double product = 1.0;
-
-  template <typename C, int kCount>
-  __device__ __forceinline__ void take(const Preparation& with, const C (&x)[kCount], int64) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) product *= with.skips_zeros && x[j] == C(0) ? 1.0 : static_cast<double>(x[j]);
-  }
-  __device__ __forceinline__ void pause() {}
-  __device__ __forceinline__ void join(int distance) { product *= __shfl_xor_sync(0xffffffffu, product, distance); }
-  __device__ __forceinline__ Reduced result(const Preparation&) const { return {product, -1}; }
-};
-
-// The largest, which the minimum is of negatives; NaN before all.
-template <typename C>
-struct Extreme {
-  C best = -C(INFINITY);
-
-  template <int kCount>
-  __device__ __forceinline__ void take(const Preparation& with, const C (&x)[kCount], int64) {
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) best = larger(best, with.prepared(x[j]));
-  }
-  __device__ __forceinline__ void pause() {}
-  __device__ __forceinline__ void join(int distance) { best = larger(best, __shfl_xor_sync(0xffffffffu, best, distance)); }
-  // Some element has it, whichever: nobody asks for its index.
-  __device__ __forceinline__ Reduced result(const Preparation& with) const {
-    return {static_cast<double>(with.negated ? -best : best), 0};
-  }
-};
-
-// The same and where it is: of equal values, or of NaNs, the first. The lanes that join have met their elements in turns.
-template <typename C>
-struct Finding {
-  C best = -C(INFINITY);
-  int64 index = -1;
-
-  // What is neither smaller nor equal is larger, or NaN.
-  static __device__ __forceinline__ bool exceeds(C next, C best) { return !(next <= best) && best == best; }
-
-  template <int kCount>
-  __device__ __forceinline__ void take(const Preparation& with, const C (&x)[kCount], int64 first) {
-    C of_these = with.prepared(x[0]);
-    int place = 0;
-#pragma unroll
-    for (int j = 1; j < kCount; ++j) {
-      const C next = with.prepared(x[j]);
-      const bool is_larger = exceeds(next, of_these);
-      of_these = is_larger ? next : of_these;
-      place = is_larger ? j : place;
-    }
-    if (index < 0 || exceeds(of_these, best)) {
-      best = of_these;
-      index = first + place;
-    }
-  }
-  __device__ __forceinline__ void pause() {}
-  __device__ __forceinline__ void join(int distance) {
-    const Finding other = {__shfl_xor_sync(0xffffffffu, best, distance), __shfl_xor_sync(0xffffffffu, index, distance)};
-    const bool is_equal = other.best == best || (other.best != other.best && best != best);
-    const bool comes_before = is_equal ? other.index < index : exceeds(other.best, best);
-    if (other.index >= 0 && (index < 0 || comes_before)) *this = other;
-  }
-  __device__ __forceinline__ Reduced result(const Preparation& with) const {
-    return {static_cast<double>(with.negated ? -best : best), index};
-  }
-};
-
-// Call `reduce` with what takes elements for an operator.
-template <typename T, typename Reduce>
-__device__ __forceinline__ void by_operator(const ReduceParams& params, Reduce reduce) {
-  if (multiplies(params.operation)) {
-    reduce(Multiplying{});
-  } else if (!finds_an_element(params.operation)) {
-    reduce(Summing<T>{});
-  } else if (params.indices) {
-    reduce(Finding<Compute<T>>{});
-  } else {
-    reduce(Extreme<Compute<T>>{});
-  }
+// Nobody looks at what was not read, which `Loaded::load_if` makes zeros.
+template <typename T, int kVector>
+__device__ __forceinline__ void load_where(bool there, Loaded<T, kVector>& into, const T* place) {
+  if (there) into.word = *reinterpret_cast<const decltype(into.word)*>(place);
 }
 
-// Take the vectors from `begin` to `end`, every step-th: `at(n)` is where the n-th begins, `take(loaded, n)` takes it.
-// Lanes that have one fewer load together with the others: a warp that parted there would wait for memory twice.
-template <typename T, int kVector, typename At, typename Take>
-__device__ __forceinline__ void for_vectors(const T* x, int64 begin, int64 end, int64 step, At at, Take take) {
+// Take vectors one after another: next() says where the next one is, take(loaded, n) takes the n-th of all, and pause() is called
+// after every kAhead. Lanes that have one fewer ask for their last ones together with the others.
+template <typename T, int kVector, typename Next, typename Take, typename Pause>
+__device__ __forceinline__ void for_each(const Vectors& vectors, Next next, Take take, Pause pause) {
   Loaded<T, kVector> ahead[kAhead];
-  for (int64 first = begin; first < end; first += kAhead * step) {
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) load_where(i < vectors.count, ahead[i], next());
+  int64 n = vectors.first;
+  int32 left = vectors.count;
+  for (; left >= kAhead; left -= kAhead) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int64 vector = first + i * step;
-      ahead[i].load_if(vector < end, x + at(vector));
+      take(ahead[i], n);
+      load_where(kAhead + i < left, ahead[i], next());
+      n += vectors.step;
     }
+    pause();
+  }
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int64 vector = first + i * step;
-      if (vector < end) take(ahead[i], vector);
-    }
+  for (int i = 0; i < kAhead - 1; ++i) {
+    if (i < left) take(ahead[i], n);
+    n += vectors.step;
   }
 }
 
-template <typename T, int kVector, typename Taking>
-__device__ __forceinline__ void take_line_vectors(
-    const ReduceVectorsParams& params, const Preparation& with, const T* x, int64 begin, int64 end, int64 step, Taking& taking) {
-  const auto take = [&](const Loaded<T, kVector>& loaded, int64 vector) {
-    Compute<T> values[kVector];
-    loaded.widen_into(values);
-    taking.take(with, values, vector * kVector);
-    taking.pause();
-  };
-  if (params.vectors.value * kVector == params.length) {  // one line: nothing has to be divided
-    for_vectors<T, kVector>(x, begin, end, step, [](int64 vector) { return vector * kVector; }, take);
-  } else {
-    const auto at = [&](int64 vector) {
-      const QuotientRemainder line = divide(vector, params.vectors);
-      return offset_of(params.lines, line.quotient) + line.remainder * kVector;
-    };
-    for_vectors<T, kVector>(x, begin, end, step, at, take);
+// The same where finding a vector takes a division for each dimension: at(n) says where the n-th is. They are few, or the copies of
+// a division would be many.
+template <typename T, int kVector, typename At, typename Take, typename Pause>
+__device__ __forceinline__ void for_each_anywhere(const Vectors& vectors, At at, Take take, Pause pause) {
+  int64 n = vectors.first;
+  for (int32 left = vectors.count; left > 0; left -= kAhead) {
+    Loaded<T, kVector> ahead[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (i < left) load_where(true, ahead[i], at(n + i * vectors.step));
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (i < left) take(ahead[i], n);
+      n += vectors.step;
+    }
+    pause();
   }
 }
+
+// Where one vector after another is, equally far apart.
+template <typename T>
+struct Straight {
+  const T* place;
+  int64 step;
+
+  __device__ __forceinline__ const T* operator()() {
+    const T* const here = place;
+    place += step;
+    return here;
+  }
+};
+
+// The same along lines that are equally far apart: a step that leads beyond the end of a line goes on in the next, as far behind its
+// beginning.
+template <typename T, int kVector>
+struct AlongLines {
+  const T* place;
+  int64 step;
+  int64 carry;
+  int64 column;
+  int64 column_step;
+  int64 columns;
+
+  __device__ __forceinline__ AlongLines(const ReduceVectorsParams& params, const T* x, const Vectors& vectors) {
+    const QuotientRemainder first = divide(vectors.first, params.vectors);
+    const QuotientRemainder further = divide(static_cast<int64>(vectors.step), params.vectors);
+    columns = params.vectors.value;
+    column = first.remainder;
+    column_step = further.remainder;
+    place = x + (first.quotient * params.lines.strides[0] + column * kVector);
+    step = further.quotient * params.lines.strides[0] + column_step * kVector;
+    carry = params.lines.strides[0] - columns * kVector;
+  }
+
+  __device__ __forceinline__ const T* operator()() {
+    const T* const here = place;
+    place += step;
+    column += column_step;
+    if (column >= columns) {
+      column -= columns;
+      place += carry;
+    }
+    return here;
+  }
+};
 
 // Neighbours become one output.
-template <typename T, int kVector>
+template <typename T, int kVector, Kind kKind>
 __device__ void reduce_lines(const ReduceVectorsParams& params) {
   __shared__ Reduced warps[kMaxWarps];
-  const Preparation with(params.operation);
+  wait_for_previous();
+  let_next_start();
+  const Signs<T> signs(params.operation);
   const int team = params.team, rank = threadIdx.x % team, teams = blockDim.x / team;
   const int64 items = params.outputs.value * params.splits;
   for (int64 item = blockIdx.x * static_cast<int64>(teams) + threadIdx.x / team; item < items;
@@ -226,25 +156,38 @@ __device__ void reduce_lines(const ReduceVectorsParams& params) {
     const QuotientRemainder split = divide(item, params.outputs);
     const T* const x = static_cast<const T*>(params.x) + offset_of(params.kept_view, split.remainder);
     const int64 begin = split.quotient * (params.part / kVector);
-    const int64 end = min(begin + params.part / kVector, params.length / kVector);
-    Reduced result;
-    by_operator<T>(params, [&](auto taking) {
-      take_line_vectors<T, kVector>(params, with, x, begin + rank, end, team, taking);
+    const Vectors vectors(begin, min(begin + params.part / kVector, params.length / kVector), rank, team);
+    Taking<T, kVector, 1, kKind> taking(params.operation);
+    const auto take = [&](const Loaded<T, kVector>& loaded, int64 n) { taking.take(signs, loaded, n * kVector); };
+    const auto pause = [&] { taking.pause(); };
+    if (params.vectors.value * kVector == params.length) {
+      for_each<T, kVector>(vectors, Straight<T>{x + vectors.first * kVector, team * kVector}, take, pause);
+    } else if (params.lines.ndim == 1) {
+      for_each<T, kVector>(vectors, AlongLines<T, kVector>(params, x, vectors), take, pause);
+    } else {
+      const auto at = [&](int64 n) {
+        const QuotientRemainder line = divide(n, params.vectors);
+        return x + (offset_of(params.lines, line.quotient) + line.remainder * kVector);
+      };
+      for_each_anywhere<T, kVector>(vectors, at, take, pause);
+    }
+    taking.close();
 #pragma unroll
-      for (int distance = kWarpSize / 2; distance > 0; distance /= 2) taking.join(distance);
-      result = taking.result(with);
-    });
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) taking.join(0, distance);
+    Reduced result = taking.result(signs, 0);
     if (team > kWarpSize) result = reduce_warps(params.operation, result, warps);
     if (rank == 0) settle<T>(params, item, split.remainder, result);
   }
 }
 
 // Neighbours become neighbouring outputs.
-template <typename T, int kVector, int kThreads>
+template <typename T, int kVector, Kind kKind, int kThreads>
 __device__ void reduce_columns(const ReduceVectorsParams& params) {
   constexpr int kWarps = kThreads / kWarpSize;
   __shared__ Reduced results[kThreads * kVector / 4];  // [warps][across][kVector]; a warp is 4 rows high, at least
-  const Preparation with(params.operation);
+  wait_for_previous();
+  let_next_start();
+  const Signs<T> signs(params.operation);
   const int across = params.across, down = kThreads / across, wide = across * kVector;
   const int column = threadIdx.x % across, row = threadIdx.x / across;
   const int64 lines = params.outputs.value / (params.vectors.value * kVector);
@@ -254,32 +197,25 @@ __device__ void reduce_columns(const ReduceVectorsParams& params) {
     const int64 vector = tile.remainder * across + column;
     const int64 begin = split * params.part;
     const int64 end = vector < params.vectors.value ? min(begin + params.part, params.length) : begin;
+    const Vectors rows(begin, end, row, down);
     const T* const x = static_cast<const T*>(params.x) + offset_of(params.lines, line) + vector * kVector;
     Reduced* const of_warp = results + threadIdx.x / kWarpSize * wide + column * kVector;
-    by_operator<T>(params, [&](auto empty) {
-      decltype(empty) taking[kVector];
-      int taken = 0;
-      const auto at = [&](int64 n) { return offset_of(params.reduced_view, n); };
-      for_vectors<T, kVector>(x, begin + row, end, down, at, [&](const Loaded<T, kVector>& loaded, int64 n) {
-        Compute<T> values[kVector];
-        loaded.widen_into(values);
+    Taking<T, kVector, kVector, kKind> taking(params.operation);
+    const auto take = [&](const Loaded<T, kVector>& loaded, int64 n) { taking.take(signs, loaded, n); };
+    const auto pause = [&] { taking.pause(); };
+    if (params.reduced_view.ndim == 1) {
+      const int64 step = params.reduced_view.strides[0];
+      for_each<T, kVector>(rows, Straight<T>{x + rows.first * step, down * step}, take, pause);
+    } else {
+      const auto at = [&](int64 n) { return x + offset_of(params.reduced_view, n); };
+      for_each_anywhere<T, kVector>(rows, at, take, pause);
+    }
+    taking.close();
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) {
-          const Compute<T> value[1] = {values[j]};
-          taking[j].take(with, value, n);
-        }
-        if (++taken % kAhead == 0) {
-#pragma unroll
-          for (int j = 0; j < kVector; ++j) taking[j].pause();
-        }
-      });
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) {
-        taking[j].pause();
-        for (int distance = kWarpSize / 2; distance >= across; distance /= 2) taking[j].join(distance);
-        if (threadIdx.x % kWarpSize < across) of_warp[j] = taking[j].result(with);
-      }
-    });
+    for (int j = 0; j < kVector; ++j) {
+      for (int distance = kWarpSize / 2; distance >= across; distance /= 2) taking.join(j, distance);
+      if (threadIdx.x % kWarpSize < across) of_warp[j] = taking.result(signs, j);
+    }
     __syncthreads();
     for (int i = threadIdx.x; i < wide; i += kThreads) {
       const int64 place = tile.remainder * wide + i;  // in the line

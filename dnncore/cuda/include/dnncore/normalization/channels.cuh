@@ -1,6 +1,6 @@
-// Batch normalisation of channels-last tensors of 16 bits, whose rows (pixels) are whole packs of channels, one behind the
-// other: what forward.cuh and backward.cuh do with few groups, in the same three launches, of which this is the first and the
-// last. It is memory-bound, and so a kernel does one thing, with as few registers as leave 1000 threads room on a
+// Batch and group normalisation of channels-last tensors whose rows (pixels) are whole packs of channels, one behind the
+// other: what forward.cuh and backward.cuh do with few groups, or with the channels of each image, in the same launches, of which
+// this is the first and the last. It is memory-bound, and so a kernel does one thing, with as few registers as leave 1000 threads room on a
 // multiprocessor, each with 128 bytes under way. The second launch starts while the first ends, and so does the third.
 //
 //               forward                                        backward
