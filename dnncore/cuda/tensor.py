@@ -35,7 +35,7 @@ ADD: tuple[CudaAlgorithm, ...] = (
     TransposePairs(),
     Transpose(),
     Interleave(),
-    *elementwise(Function("Copy", dtypes=ELEMENT_TYPES)),
+    *elementwise(Function("Copy", dtypes=ELEMENT_TYPES, broadcasts=True)),
     ConvertDense(),
     ConvertTransposed(),
     Convert(),
@@ -43,10 +43,19 @@ ADD: tuple[CudaAlgorithm, ...] = (
 )
 UNARY = elementwise(Function("Unary", kinds=tuple(UnaryOperator), kind=_operator))
 BINARY: tuple[CudaAlgorithm, ...] = (
-    *elementwise(Function("Binary", kinds=BINARY_OPERATORS, kind=_operator, settings=_factors, refuses=_not_compiled)),
+    *elementwise(
+        Function(
+            "Binary",
+            kinds=BINARY_OPERATORS,
+            kind=_operator,
+            settings=_factors,
+            refuses=_not_compiled,
+            broadcasts=True,
+        )
+    ),
     POINTWISE,
 )
 WHERE: tuple[CudaAlgorithm, ...] = (
-    *elementwise(Function("Where", dtypes=ELEMENT_TYPES, is_conditional=True)),
+    *elementwise(Function("Where", dtypes=ELEMENT_TYPES, broadcasts=True, is_conditional=True)),
     POINTWISE,
 )

@@ -1,6 +1,7 @@
 // The functions of element-wise kernels: of up to three elements, in the compute type. Each is a type of its own, down to the operator
 // and the mode, so that a kernel has the registers and instructions of the one thing that it computes: a kernel of all operators has the
-// registers of the most demanding, and leaves a multiprocessor half of the threads that memory's latency takes.
+// registers of the most demanding, and leaves a multiprocessor half of the threads that memory's latency takes. Where a layout costs more
+// than that, one kernel is enough for all (AnyOf).
 //
 // A function is an object made of the launch's settings; T is the type in which elements are stored.
 #pragma once
@@ -14,6 +15,7 @@ namespace dnncore {
 struct Settings {
   double first;
   double second;
+  int32 kind;  // of several functions the one to compute: see AnyOf
 };
 
 enum class UnaryOperator {
@@ -133,5 +135,27 @@ struct ActivationBackward : FunctionOf<T, 3> {
     return rise == C(0) ? C(0) : rise * dy;
   }
 };
+
+// One of several functions, chosen at run time, for layouts that are seldom seen.
+template <typename Function, typename... Others>
+struct AnyOf {
+  using Stored = typename Function::Stored;
+  using First = typename Function::First;
+  static constexpr int kInputs = Function::kInputs;
+  static __device__ constexpr bool reads(int input) { return Function::reads(input) || (Others::reads(input) || ...); }
+  Settings settings;
+  explicit __device__ AnyOf(const Settings& given) : settings(given) {}
+};
+
+// Call then with the function that is to be computed: all threads take the same branch.
+template <typename Function, typename Then>
+__device__ __forceinline__ void with_function(const Function& function, Then then) {
+  then(function);
+}
+template <typename... Functions, typename Then>
+__device__ __forceinline__ void with_function(const AnyOf<Functions...>& any, Then then) {
+  int32 kind = 0;
+  ((any.settings.kind == kind++ ? then(Functions(any.settings)) : void()), ...);
+}
 
 }  // namespace dnncore

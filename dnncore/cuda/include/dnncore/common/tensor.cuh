@@ -82,14 +82,6 @@ __device__ __forceinline__ SmallQuotientRemainder divide(int32 number, const Sma
   return {quotient, number - quotient * divisor.value};
 }
 
-// A number and a divisor below 2^31, of which the quotient takes two products.
-__device__ __forceinline__ SmallQuotientRemainder divide(int32 number, const Divisor& divisor) {
-  const uint64 twice = static_cast<uint32>(number) << 1;
-  const uint64 low = twice * static_cast<uint32>(divisor.magic), high = twice * (divisor.magic >> 32) + (low >> 32);
-  const int32 quotient = static_cast<int32>(static_cast<uint32>(high >> 32) >> divisor.shift);
-  return {quotient, number - quotient * static_cast<int32>(divisor.value)};
-}
-
 // Offset, in elements, of the element with a given index in row-major order.
 __device__ __forceinline__ int64 offset_of(const TensorView& view, int64 index) {
   int64 offset = 0;
