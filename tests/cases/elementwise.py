@@ -78,7 +78,7 @@ def _broadcast() -> list[Case]:
     """Rows that packs of 16 bytes fill, and that end within one; several blocks; either operand, and both; blended and not."""
     cases = []
     for dtype in (DType.FLOAT16, DType.FLOAT32):
-        for name, a, b in (
+        for name, of_a, of_b in (
             ("full-rows", (7, 32), (1, 32)),
             ("odd-rows", (7, 19), (1, 19)),
             ("rows-of-one-value", (3, 5, 163), (3, 5, 1)),
@@ -86,15 +86,14 @@ def _broadcast() -> list[Case]:
             ("outer-product", (3, 1, 21), (1, 5, 21)),
             ("rows-by-columns", (5, 1), (1, 40)),
         ):
-            c = tuple(map(max, a, b))
-            problem = BinaryProblem(
-                *(describe(shape, dtype, "NCHW") for shape in (a, b, c)), BinaryOperator.SUB, 0.5, -3.0
-            )
+            a, b = describe(of_a, dtype, "NCHW"), describe(of_b, dtype, "NCHW")
+            c = describe(tuple(map(max, of_a, of_b)), dtype, "NCHW")
+            problem = BinaryProblem(a, b, c, BinaryOperator.SUB, 0.5, -3.0)
             cases.append(Case(f"broadcast-{dtype.value}-{name}", problem))
             cases.append(Case(f"broadcast-{dtype.value}-{name}-blend", problem, 2.0, 0.25))
     for dtype in DType:
-        c, bias = describe((2, 3, 37), dtype, "NCHW"), describe((1, 3, 1), dtype, "NCHW")
-        cases.append(Case(f"add-{dtype.value}-bias", AddProblem(bias, c), 1.0, 1.0 if dtype.is_floating else 0.0))
+        t, bias = describe((2, 3, 37), dtype, "NCHW"), describe((1, 3, 1), dtype, "NCHW")
+        cases.append(Case(f"add-{dtype.value}-bias", AddProblem(bias, t), 1.0, 1.0 if dtype.is_floating else 0.0))
     return cases
 
 
