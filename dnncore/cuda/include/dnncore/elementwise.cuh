@@ -129,7 +129,7 @@ __device__ __forceinline__ void store_lanes(const Vector<T, kLanes>& from, T* pl
 template <typename Function, typename C>
 __device__ __forceinline__ void evaluate(const Factors<C>& factors, const Function& function, Taken<Function>& taken) {
   using T = typename Function::Stored;
-  C values[kWidth<T>];
+  C values[kWidth<T>] = {};
   with_function(function, [&](const auto& chosen) {
 #pragma unroll
     for (int i = 0; i < kWidth<T>; ++i) {
@@ -154,9 +154,9 @@ __device__ __forceinline__ void evaluate_at(const ElementwiseParams& params, con
   };
   const auto first = static_cast<Compute<T>>(input(0, typename Function::First{}));
   const Compute<T> second = input(1, T{}), third = input(2, T{});
-  with_function(function, [&](const auto& chosen) {
-    blend_into(params.blend, chosen(first, second, third), static_cast<T*>(params.output) + at.output);
-  });
+  Compute<T> value{};
+  with_function(function, [&](const auto& chosen) { value = chosen(first, second, third); });
+  blend_into(params.blend, value, static_cast<T*>(params.output) + at.output);
 }
 
 // Any strides; an input's stride may be 0.
