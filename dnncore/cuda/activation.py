@@ -21,10 +21,15 @@ def activation_record(activation: ActivationDescriptor | None) -> tuple[float, i
     return (0.0, _MODES[None]) if activation is None else (activation.coefficient, _MODES[activation.mode])
 
 
-def _settings(problem: ActivationForwardProblem | ActivationBackwardProblem) -> tuple[float, float, int]:
-    coefficient, mode = activation_record(problem.activation)
-    return coefficient, 0.0, mode
+def _mode(problem: ActivationForwardProblem | ActivationBackwardProblem) -> ActivationMode:
+    return problem.activation.mode
 
 
-FORWARD = elementwise(Function("ActivationForward", settings=_settings, computes=True))
-BACKWARD = elementwise(Function("ActivationBackward", settings=_settings, computes=True))
+def _settings(problem: ActivationForwardProblem | ActivationBackwardProblem) -> tuple[float, float]:
+    return problem.activation.coefficient, 0.0
+
+
+FORWARD, BACKWARD = (
+    elementwise(Function(name, kinds=tuple(ActivationMode), kind=_mode, settings=_settings))
+    for name in ("ActivationForward", "ActivationBackward")
+)

@@ -1,4 +1,4 @@
-"""Element-wise algorithms over the functions of `elementwise.cuh`: tensors without gaps, long rows, any strides."""
+"""Element-wise algorithms over the functions of `elementwise_functions.cuh`: without gaps, broadcast, in rows, of any strides."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache, lru_cache, partial
 from typing import Any
+
+import numpy as np
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
@@ -16,18 +19,20 @@ from dnncore.cuda.params import (
     BLEND,
     DIVISOR,
     FLOATING,
+    SMALL_DIVISOR,
     TENSOR_VIEW,
     c_type,
     collapse,
     divisor,
     generate_together,
     record,
+    small_divisor,
     struct,
     view,
 )
 from dnncore.cuda.traffic import touched_bytes
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import BinaryOperator, TensorDescriptor
+from dnncore.descriptors import BinaryOperator
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import Problem
@@ -38,15 +43,20 @@ _THREADS = 128
 _PACK_BYTES = 16
 """Most that a thread reads or writes at once; sizeof(Pack<T>) in elementwise.cuh."""
 
-_MOST_BLOCKS = 2**31 - 1
-"""Of a launch."""
+_MOST_NUMBERED = 2**31 - 1
+"""Elements of tensors whose elements are counted in 32 bits."""
 
 _SHORT = 16
 """Rows of fewer elements leave much of their last pack empty."""
 
+_DIMENSIONS = 3
+"""Of inputs of which something is broadcast: an outer one, rows and a row's elements."""
+
 _MAX_INPUTS = 3
 _INPUTS = tuple(f"input_{i}" for i in range(_MAX_INPUTS))
-_SETTINGS = struct(("first", "<f8"), ("second", "<f8"), ("mode", "<i4"))
+_SETTINGS = struct(("first", "<f8"), ("second", "<f8"), ("kind", "<i4"))
+_STEPS = struct(("outer", "<i4"), ("row", "<i4"), ("element", "<i4"), ("is_whole", "<i4"))
+_ROWS = struct(("length", SMALL_DIVISOR), ("inner", SMALL_DIVISOR), ("inputs", _STEPS, (_MAX_INPUTS,)))
 _PARAMS = struct(
     *BLEND,
     *((name, ADDRESS) for name in _INPUTS),
@@ -54,6 +64,7 @@ _PARAMS = struct(
     ("size", "<i8"),
     ("row_packs", DIVISOR),
     ("settings", _SETTINGS),
+    ("rows", _ROWS),
     ("views", TENSOR_VIEW, (_MAX_INPUTS,)),
     ("output_view", TENSOR_VIEW),
 )
@@ -61,15 +72,17 @@ BINARY_OPERATORS = (
     *(BinaryOperator.ADD, BinaryOperator.SUB, BinaryOperator.MUL, BinaryOperator.DIV),
     *(BinaryOperator.MIN, BinaryOperator.MAX),
 )
-"""`dnncore::BinaryOperator`: what there is a kernel for in every floating-point type."""
+"""What there is a kernel for in every floating-point type."""
 
-_KERNELS = ("contiguous", "rows", "strided")
+_FOR_EACH_KIND = ("contiguous", "broadcast")
+_FOR_ANY_KIND = ("rows", "strided")
+"""Kernels: each kind has its own of those that reach memory's rate; the others know it when they are launched."""
 
-_OF_MEMORY_RATE = {"contiguous": 0.88, "rows": 0.65, "strided": 0.54}
-"""Of the memory rate [measured on an H200: ReLU, layouts, broadcasts of 51 million elements in fp16, fp32 and fp64]."""
+_OF_MEMORY_RATE = {"contiguous": 0.97, "broadcast": 0.97, "rows": 0.65, "strided": 0.54}
+"""Of the memory rate [measured on an H200: functions, products by channels, layouts of 51 million elements]."""
 
-_PRODUCTS = {"contiguous": 0, "rows": 55, "strided": 0}
-_PRODUCTS_PER_DIMENSION = {"contiguous": 0, "rows": 0, "strided": 85}
+_PRODUCTS = {"contiguous": 0, "broadcast": 0, "rows": 55, "strided": 0}
+_PRODUCTS_PER_DIMENSION = {"contiguous": 0, "broadcast": 0, "rows": 0, "strided": 85}
 """Multiply-adds in whose time the device takes an element, at least [measured likewise]."""
 
 
@@ -109,51 +122,73 @@ def layout_of(problem: Problem) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One of the functions of `elementwise.cuh`. Immutable.
+    """One of the functions of `elementwise_functions.cuh`, or one for each operator or mode. Immutable.
 
     Args:
         name: As it is called there.
         dtypes: Element types that it is compiled for.
-        settings: What a problem sets: two numbers and a mode, whose meaning the function knows.
+        kinds: What of it there is a kernel of its own for: an enumeration's members, which have the same names there.
+        kind: Which one a problem asks for.
+        settings: What a problem sets: two numbers, whose meaning the function knows.
+        broadcasts: Whether inputs may be smaller than the output.
         refuses: The reason why it does not solve a problem; None where it does.
         is_conditional: Whether its first input is BOOL, whatever the others are.
-        computes: Whether there is much to compute; kComputes there.
     """
 
     name: str
     dtypes: tuple[DType, ...] = FLOATING
-    settings: Callable[[Any], tuple[float, float, int]] = lambda _: (0.0, 0.0, 0)
+    kinds: tuple[Enum | None, ...] = (None,)
+    kind: Callable[[Any], Enum | None] = lambda _: None
+    settings: Callable[[Any], tuple[float, float]] = lambda _: (0.0, 0.0)
     refuses: Callable[[Any], str | None] = lambda _: None
+    broadcasts: bool = False
     is_conditional: bool = False
-    computes: bool = False
 
-    def packs_at_once(self, dtype: DType) -> int | None:
-        """Of a thread that takes whole tensors, all that it has; None where it has one after the other; kTakesTurns there."""
-        if dtype.itemsize < 4:
-            return 1
-        return None if self.computes else 2
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Those that there are, most specialised first."""
+        return tuple(name for name in (*_FOR_EACH_KIND, *_FOR_ANY_KIND) if self.broadcasts or name != "broadcast")
 
-    def unit(self, kernel: str, dtype: DType) -> Unit:
-        """The unit of one of its kernels; all of a dtype are compiled together."""
-        return _units(self.name, dtype)[kernel]
+    def kinds_of(self, kernel: str) -> tuple[Enum | None, ...]:
+        """What there is a unit of a kernel for; None for all at once."""
+        return self.kinds if kernel in _FOR_EACH_KIND else (None,)
+
+    def unit(self, kernel: str, kind: Enum | None, dtype: DType) -> Unit:
+        """The unit of one of its kernels, which is compiled with others of the dtype; it takes the kind."""
+        return _units(self, kernel in _FOR_EACH_KIND, dtype)[kernel, kind if kernel in _FOR_EACH_KIND else None]
 
 
 @cache
-def _units(function: str, dtype: DType) -> dict[str, Unit]:
-    """Those of a function and a dtype, by the kernels."""
-    entries = {name: f"elementwise_{name}_{_snake(function)}_{c_type(dtype)}" for name in _KERNELS}
-    units = generate_together(
-        "dnncore/elementwise.cuh",
-        {entry: f"elementwise_{name}<{c_type(dtype)}, {function}>" for name, entry in entries.items()},
-        "ElementwiseParams",
-        _PARAMS,
-        _THREADS,
-    )
-    return {name: units[entry] for name, entry in entries.items()}
+def _units(function: Function, for_each_kind: bool, dtype: DType) -> dict[tuple[str, Enum | None], Unit]:
+    """Those of a function and a dtype, by the kernel and the kind: all that are for each kind, or the others."""
+    entries, templates = {}, {}
+    for name in function.kernels:
+        if (name in _FOR_EACH_KIND) is not for_each_kind:
+            continue
+        for kind in function.kinds_of(name):
+            words = [name, _snake(function.name), *([] if kind is None else [kind.value]), c_type(dtype)]
+            entries[name, kind] = entry = "_".join(["elementwise", *words])
+            templates[entry] = f"elementwise_{name}<{_template(function, kind, dtype)}>"
+    units = generate_together("dnncore/elementwise.cuh", templates, "ElementwiseParams", _PARAMS, _THREADS)
+    return {key: units[entry] for key, entry in entries.items()}
+
+
+def _template(function: Function, kind: Enum | None, dtype: DType) -> str:
+    """The C++ type of a function, for one kind; for None of any, if it has several."""
+    if kind is not None:
+        return f"{function.name}<{c_type(dtype)}, {type(kind).__name__}::{_constant(kind.value)}>"
+    if function.kinds == (None,):
+        return f"{function.name}<{c_type(dtype)}>"
+    return f"AnyOf<{', '.join(_template(function, each, dtype) for each in function.kinds)}>"
 
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def _constant(value: str) -> str:
+    """What a member of an enumeration is called in C++: kClippedRelu."""
+    return "k" + value.title().replace("_", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +196,8 @@ class Elementwise:
     """out = function(inputs), element by element, for one kind of problem. Immutable.
 
     Args:
-        name: "contiguous", 16 bytes at a time; "rows", 16 bytes of a row; or "strided", which takes anything.
+        name: "contiguous", 16 bytes at a time; "broadcast", the same of an output in one piece and smaller inputs; "rows", 16 bytes
+            of a row; or "strided", which takes anything.
         function: What is computed.
     """
 
@@ -180,8 +216,12 @@ class Elementwise:
         if reason is not None:
             return reason
         layout = layout_of(problem)
-        if self.name == "rows" and layout.extents[-1] < _SHORT:
+        if self.name in ("broadcast", "rows") and layout.extents[-1] < _SHORT:
             return f"rows of {layout.extents[-1]} elements are shorter than {_SHORT}"
+        if self.name == "broadcast":
+            reason = _why_not_broadcast(layout)
+            if reason is not None:
+                return reason
         if self.name == "contiguous" and not all(step == (1,) for step in layout.strides):
             return "the tensors have gaps, or their elements are not in the same order"
         products = _PRODUCTS[self.name] + _PRODUCTS_PER_DIMENSION[self.name] * len(layout.extents)
@@ -192,39 +232,75 @@ class Elementwise:
         return Offer(figures.launch_seconds + seconds, partial(self._prepare, problem, figures, layout))
 
     def units(self) -> tuple[Unit, ...]:
-        """One for each dtype."""
-        return tuple(self.function.unit(self.name, dtype) for dtype in self.function.dtypes)
+        """One for each dtype, and for each kind where the kernel is fast."""
+        function = self.function
+        return tuple(
+            function.unit(self.name, kind, dtype) for dtype in function.dtypes for kind in function.kinds_of(self.name)
+        )
 
     def _prepare(self, problem: Problem, figures: DeviceFigures, layout: Layout) -> Calls:
         (output,) = problem.outputs
-        extents, strides = layout.extents, layout.strides
+        function = self.function
         width = _PACK_BYTES // output.dtype.itemsize
-        row_packs = -(-extents[-1] // width)
+        row_packs = -(-layout.extents[-1] // width)
+        kind = function.kind(problem)
         params = record(
             _PARAMS,
             size=output.size,
             row_packs=divisor(row_packs),
-            settings=self.function.settings(problem),
-            output_view=view(extents, strides[-1]),
+            settings=(*function.settings(problem), function.kinds.index(kind)),
+            output_view=view(layout.extents, layout.strides[-1]),
         )
-        for i, step in enumerate(strides[:-1]):
-            params["views"][i] = view(extents, step)
+        for i, step in enumerate(layout.strides[:-1]):
+            params["views"][i] = view(layout.extents, step)
+        if self.name == "broadcast":
+            params["rows"] = _rows(layout)
+        whole = -(-output.size // (_THREADS * width * _packs_at_once(output.dtype)))
         blocks = {
-            "contiguous": self._blocks_of_whole(output, figures, _THREADS * width),
-            "rows": blocks_for(figures, math.prod(extents[:-1]) * row_packs, _THREADS),
+            "contiguous": whole,
+            "broadcast": whole,
+            "rows": blocks_for(figures, math.prod(layout.extents[:-1]) * row_packs, _THREADS),
             "strided": blocks_for(figures, output.size, _THREADS),
         }
         places = in_order(*_INPUTS[: len(problem.inputs)], "output")
-        return kernel_call(self.function.unit(self.name, output.dtype), blocks[self.name], _THREADS, params, places)
+        return kernel_call(function.unit(self.name, kind, output.dtype), blocks[self.name], _THREADS, params, places)
 
-    def _blocks_of_whole(self, output: TensorDescriptor, figures: DeviceFigures, per_turn: int) -> int:
-        """Of a launch whose blocks take so many elements of a whole tensor for each pack that a thread has."""
-        packs = self.function.packs_at_once(output.dtype)
-        if packs is None:
-            return blocks_for(figures, output.size, per_turn)
-        return min(-(-output.size // (per_turn * packs)), _MOST_BLOCKS)
+
+def _packs_at_once(dtype: DType) -> int:
+    """Of a thread whose output is in one piece; kPacksAtOnce in elementwise.cuh."""
+    return 1 if dtype.itemsize == 1 else 2
+
+
+def _why_not_broadcast(layout: Layout) -> str | None:
+    """Why "broadcast" cannot take a layout; None if it can."""
+    if len(layout.extents) > _DIMENSIONS:
+        return f"there are more than {_DIMENSIONS} dimensions that do not lie together"
+    *inputs, output = layout.strides
+    if not _is_whole(layout, output):
+        return "the output has gaps"
+    if any(steps[-1] not in (0, 1) for steps in inputs):
+        return "an input's elements do not lie side by side"
+    spans = (sum((n - 1) * step for n, step in zip(layout.extents, steps, strict=True)) for steps in layout.strides)
+    if max(spans) >= _MOST_NUMBERED:
+        return f"it counts {_MOST_NUMBERED} elements at most"
+    return None
+
+
+def _is_whole(layout: Layout, steps: tuple[int, ...]) -> bool:
+    """Whether a tensor lies in one piece, in the order of the dimensions."""
+    return all(step == math.prod(layout.extents[axis + 1 :]) for axis, step in enumerate(steps))
+
+
+def _rows(layout: Layout) -> np.ndarray:
+    """Fill in a _ROWS for a layout of up to three dimensions."""
+    missing = _DIMENSIONS - len(layout.extents)
+    *_, inner, length = (1,) * missing + layout.extents
+    rows = record(_ROWS, length=small_divisor(length), inner=small_divisor(inner))
+    for i, steps in enumerate(layout.strides[:-1]):
+        rows["inputs"][i] = (*(0,) * missing, *steps, _is_whole(layout, steps))
+    return rows
 
 
 def elementwise(function: Function) -> tuple[Elementwise, ...]:
     """The algorithms for the kind of problem that a function solves, most specialised first."""
-    return tuple(Elementwise(name, function) for name in _KERNELS)
+    return tuple(Elementwise(name, function) for name in function.kernels)

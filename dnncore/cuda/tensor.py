@@ -11,21 +11,18 @@ from dnncore.cuda.interleave import Interleave
 from dnncore.cuda.params import ELEMENT_TYPES
 from dnncore.cuda.pointwise import POINTWISE
 from dnncore.cuda.transpose import Transpose, TransposePairs
-from dnncore.descriptors import UnaryOperator
+from dnncore.descriptors import BinaryOperator, UnaryOperator
 from dnncore.problems import BinaryProblem, UnaryProblem
 
 __all__ = ["ADD", "BINARY", "FILL", "UNARY", "WHERE"]
 
-_FUNCTIONS = {operator: i for i, operator in enumerate(UnaryOperator)}
-"""`dnncore::UnaryOperator`."""
+
+def _operator(problem: UnaryProblem | BinaryProblem) -> UnaryOperator | BinaryOperator:
+    return problem.operator
 
 
-def _unary(problem: UnaryProblem) -> tuple[float, float, int]:
-    return 0.0, 0.0, _FUNCTIONS[problem.operator]
-
-
-def _binary(problem: BinaryProblem) -> tuple[float, float, int]:
-    return problem.alpha1, problem.alpha2, BINARY_OPERATORS.index(problem.operator)
+def _factors(problem: BinaryProblem) -> tuple[float, float]:
+    return problem.alpha1, problem.alpha2
 
 
 def _not_compiled(problem: BinaryProblem) -> str | None:
@@ -38,18 +35,27 @@ ADD: tuple[CudaAlgorithm, ...] = (
     TransposePairs(),
     Transpose(),
     Interleave(),
-    *elementwise(Function("Copy", dtypes=ELEMENT_TYPES)),
+    *elementwise(Function("Copy", dtypes=ELEMENT_TYPES, broadcasts=True)),
     ConvertDense(),
     ConvertTransposed(),
     Convert(),
     POINTWISE,
 )
-UNARY = elementwise(Function("Unary", settings=_unary))
+UNARY = elementwise(Function("Unary", kinds=tuple(UnaryOperator), kind=_operator))
 BINARY: tuple[CudaAlgorithm, ...] = (
-    *elementwise(Function("Binary", settings=_binary, refuses=_not_compiled)),
+    *elementwise(
+        Function(
+            "Binary",
+            kinds=BINARY_OPERATORS,
+            kind=_operator,
+            settings=_factors,
+            refuses=_not_compiled,
+            broadcasts=True,
+        )
+    ),
     POINTWISE,
 )
 WHERE: tuple[CudaAlgorithm, ...] = (
-    *elementwise(Function("Where", dtypes=ELEMENT_TYPES, is_conditional=True)),
+    *elementwise(Function("Where", dtypes=ELEMENT_TYPES, broadcasts=True, is_conditional=True)),
     POINTWISE,
 )

@@ -28,7 +28,7 @@ TENSORS = (
 )
 
 EVERY_MODE = ("nchw", "nhwc-fp64", "gaps-and-blend", "fp16", "bf16")
-"""One kernel serves all modes, so that not every mode needs every layout."""
+"""Every mode has a kernel for tensors in one piece, in each type; one serves all modes for other layouts."""
 
 
 def _cases() -> tuple[Case, ...]:

@@ -36,11 +36,12 @@ def _same_dtype(dtype: DType, alpha: float, beta: float) -> list[Case]:
 
 
 def _unary() -> list[Case]:
-    """All functions are in one kernel, so that one of them tries every layout."""
+    """Every function has a kernel for tensors in one piece; one kernel computes all for other layouts, in each type."""
     cases = []
     for operator in UnaryOperator:
         for dtype in FLOATING:
-            for name, shape, layout in SHAPES[: 3 if operator is UnaryOperator.SQUARE else 1]:
+            tries_all = operator is UnaryOperator.SQUARE or dtype is DType.FLOAT32
+            for name, shape, layout in SHAPES[: 3 if tries_all else 1]:
                 t = describe(shape, dtype, layout)
                 cases.append(Case(f"unary-{operator.value}-{dtype.value}-{name}", UnaryProblem(t, t, operator)))
     t = describe((2, 3, 5), DType.FLOAT32, "gaps")
@@ -56,14 +57,43 @@ def _binary() -> list[Case]:
     cases = []
     for operator in ARITHMETIC:
         for dtype in FLOATING:
-            for name, shape, layout in SHAPES[: 3 if operator in BINARY_OPERATORS else 1]:
+            tries_all = operator is BinaryOperator.SUB or dtype is DType.FLOAT32
+            for name, shape, layout in SHAPES[: 3 if operator in BINARY_OPERATORS and tries_all else 1]:
                 t = describe(shape, dtype, layout)
                 problem = BinaryProblem(t, t, t, operator)
                 cases.append(Case(f"binary-{operator.value}-{dtype.value}-{name}", problem))
+            if operator in BINARY_OPERATORS:
+                a, b = describe((2, 3, 37), dtype, "NCHW"), describe((1, 3, 1), dtype, "NCHW")
+                cases.append(
+                    Case(f"binary-{operator.value}-{dtype.value}-by-channels", BinaryProblem(a, b, a, operator))
+                )
         a, b = describe((2, 5, 3, 4), DType.FLOAT32, "NCHW"), describe((1, 5, 1, 1), DType.FLOAT32, "NCHW")
         c = describe((2, 5, 3, 4), DType.FLOAT32, "NHWC")
         problem = BinaryProblem(a, b, c, operator, 0.5, -3.0)
         cases.append(Case(f"binary-{operator.value}-broadcast-blend", problem, 2.0, 0.25))
+    return cases
+
+
+def _broadcast() -> list[Case]:
+    """Rows that packs of 16 bytes fill, and that end within one; several blocks; either operand, and both; blended and not."""
+    cases = []
+    for dtype in (DType.FLOAT16, DType.FLOAT32):
+        for name, of_a, of_b in (
+            ("full-rows", (7, 32), (1, 32)),
+            ("odd-rows", (7, 19), (1, 19)),
+            ("rows-of-one-value", (3, 5, 163), (3, 5, 1)),
+            ("images", (2, 1, 53), (2, 3, 53)),
+            ("outer-product", (3, 1, 21), (1, 5, 21)),
+            ("rows-by-columns", (5, 1), (1, 40)),
+        ):
+            a, b = describe(of_a, dtype, "NCHW"), describe(of_b, dtype, "NCHW")
+            c = describe(tuple(map(max, of_a, of_b)), dtype, "NCHW")
+            problem = BinaryProblem(a, b, c, BinaryOperator.SUB, 0.5, -3.0)
+            cases.append(Case(f"broadcast-{dtype.value}-{name}", problem))
+            cases.append(Case(f"broadcast-{dtype.value}-{name}-blend", problem, 2.0, 0.25))
+    for dtype in DType:
+        t, bias = describe((2, 3, 37), dtype, "NCHW"), describe((1, 3, 1), dtype, "NCHW")
+        cases.append(Case(f"add-{dtype.value}-bias", AddProblem(bias, t), 1.0, 1.0 if dtype.is_floating else 0.0))
     return cases
 
 
@@ -169,6 +199,7 @@ CASES = (
     *(case for dtype in INTEGERS for case in _same_dtype(dtype, 3.0, 0.0)),
     *_unary(),
     *_binary(),
+    *_broadcast(),
     *_rare(),
     *_convert(),
     *_filters(),

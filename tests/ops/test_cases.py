@@ -17,6 +17,8 @@ VECTORS = (
     "activation-backward-relu-vector-blend",
     "adam-float16",
     "add-same",
+    "broadcast-float16-full-rows",
+    "broadcast-float16-odd-rows-blend",
     "convolution-forward-1x1",
     "convolution-forward-nhwc",
     "momentum-float32",

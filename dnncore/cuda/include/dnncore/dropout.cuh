@@ -45,55 +45,88 @@ __device__ __forceinline__ Words philox(uint64 number, const uint32* state) {
   return {{a, b, c, d}};
 }
 
+// Every word is below 2^32, which drops all: a comparison of 32 bits, and what all threads know.
 template <typename T>
 __device__ __forceinline__ Compute<T> dropped(const DropoutParams& params, uint32 word, T x) {
   using C = Compute<T>;
-  return word < params.threshold ? C(0) : static_cast<C>(params.scale) * widen(x);
+  const bool keeps = params.threshold >> 32 == 0 && word >= static_cast<uint32>(params.threshold);
+  return keeps ? static_cast<C>(params.scale) * widen(x) : C(0);
 }
 
-// Both tensors are row-major and without gaps: 16 bytes at a time where the addresses allow it.
+// Elements of whole counters that fill 16 bytes or more, which a thread takes together; and how many times, a block's threads side by side;
+// `_at_once` in dnncore/cuda/dropout.py.
+template <typename T>
+constexpr int kGroup = Pack<T>::kWidth < 4 ? 4 : Pack<T>::kWidth;
+template <typename T>
+constexpr int kAtOnce = sizeof(T) == 8 ? 1 : 2;
+
+// One element, by the one word of its counter that it needs.
+template <typename T>
+__device__ __forceinline__ void drop_at(const DropoutParams& params, int64 index, int64 x_offset, int64 y_offset) {
+  const Words drawn = philox(index / 4, params.state);
+  const int lane = static_cast<int>(index % 4);
+  const uint32 word = lane == 0 ? drawn.at[0] : lane == 1 ? drawn.at[1] : lane == 2 ? drawn.at[2] : drawn.at[3];
+  const T x = static_cast<const T*>(params.x)[x_offset];
+  blend_into(params.blend, dropped(params, word, x), static_cast<T*>(params.y) + y_offset);
+}
+
+// Both tensors are row-major and without gaps: groups where the addresses allow it, and one element at a time what is left. Every thread
+// has all of x that it takes under way while it draws, and takes it once.
 template <typename T>
 __device__ void dropout_contiguous(const DropoutParams& params) {
-  constexpr int kWidth = Pack<T>::kWidth < 4 ? 4 : Pack<T>::kWidth;  // whole counters
-  constexpr int kPacks = kWidth / Pack<T>::kWidth;
+  constexpr int kPacks = kGroup<T> / Pack<T>::kWidth;
+  const bool is_aligned = (reinterpret_cast<uint64>(params.x) | reinterpret_cast<uint64>(params.y)) % sizeof(Pack<T>) == 0;
+  const int64 groups = is_aligned ? params.size / kGroup<T> : 0;
+#pragma unroll 1
+  for (int64 index = groups * kGroup<T> + grid_index(); index < params.size; index += grid_size()) {
+    drop_at<T>(params, index, index, index);
+  }
   const bool reads_output = params.blend.beta != 0.0;
-  const int64 groups = (params.size + kWidth - 1) / kWidth;
-  for (int64 group = grid_index(); group < groups; group += grid_size()) {
-    uint32 words[kWidth];
+  const int64 begin = static_cast<int64>(blockIdx.x) * (blockDim.x * kAtOnce<T>) + threadIdx.x;
+  const Pack<T>* const x = static_cast<const Pack<T>*>(params.x);
+  Pack<T>* const y = static_cast<Pack<T>*>(params.y);
+  Pack<T> taken[kAtOnce<T>][kPacks], results[kAtOnce<T>][kPacks];
 #pragma unroll
-    for (int i = 0; i < kWidth; i += 4) {
-      const Words drawn = philox((group * kWidth + i) / 4, params.state);
-#pragma unroll
-      for (int lane = 0; lane < 4; ++lane) words[i + lane] = drawn.at[lane];
-    }
+  for (int k = 0; k < kAtOnce<T>; ++k) {
+    const int64 group = begin + k * blockDim.x;
+    if (group >= groups) break;
 #pragma unroll
     for (int pack = 0; pack < kPacks; ++pack) {
-      const int64 first = group * kWidth + pack * Pack<T>::kWidth;
-      const int64 lanes = params.size - first;
-      if (lanes <= 0) break;
-      const Pack<T> x = load_pack(static_cast<const T*>(params.x) + first, 1, lanes);
-      T* const y = static_cast<T*>(params.y) + first;
-      Pack<T> result{};
-      if (reads_output) result = load_pack<T>(y, 1, lanes);
+      taken[k][pack] = x[group * kPacks + pack];
+      if (reads_output) results[k][pack] = y[group * kPacks + pack];
+    }
+  }
+  uint32 words[kAtOnce<T>][kGroup<T>];
+#pragma unroll
+  for (int k = 0; k < kAtOnce<T>; ++k) {
+#pragma unroll
+    for (int i = 0; i < kGroup<T>; i += 4) {
+      const Words drawn = philox(((begin + k * blockDim.x) * kGroup<T> + i) / 4, params.state);
+#pragma unroll
+      for (int lane = 0; lane < 4; ++lane) words[k][i + lane] = drawn.at[lane];
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kAtOnce<T>; ++k) {
+    const int64 group = begin + k * blockDim.x;
+    if (group >= groups) break;
+#pragma unroll
+    for (int pack = 0; pack < kPacks; ++pack) {
 #pragma unroll
       for (int lane = 0; lane < Pack<T>::kWidth; ++lane) {
-        blend_into(params.blend, dropped(params, words[pack * Pack<T>::kWidth + lane], x.lanes[lane]), &result.lanes[lane]);
+        const Compute<T> value = dropped(params, words[k][pack * Pack<T>::kWidth + lane], taken[k][pack].lanes[lane]);
+        blend_into(params.blend, value, &results[k][pack].lanes[lane]);
       }
-      store_pack(result, y, 1, lanes);
+      y[group * kPacks + pack] = results[k][pack];
     }
   }
 }
 
-// Any strides. Neighbouring threads take neighbouring elements, and each uses the one word of its counter that it
-// needs.
+// Any strides. Neighbouring threads take neighbouring elements.
 template <typename T>
 __device__ void dropout_strided(const DropoutParams& params) {
   for (int64 index = grid_index(); index < params.size; index += grid_size()) {
-    const Words drawn = philox(index / 4, params.state);
-    const int lane = static_cast<int>(index % 4);
-    const uint32 word = lane == 0 ? drawn.at[0] : lane == 1 ? drawn.at[1] : lane == 2 ? drawn.at[2] : drawn.at[3];
-    const T x = static_cast<const T*>(params.x)[offset_of(params.x_view, index)];
-    blend_into(params.blend, dropped(params, word, x), static_cast<T*>(params.y) + offset_of(params.y_view, index));
+    drop_at<T>(params, index, offset_of(params.x_view, index), offset_of(params.y_view, index));
   }
 }
 
