@@ -52,6 +52,13 @@ LONG = (
     ("parts-of-column-vectors-fp64", (2, 1, 2), (2, 2000, 2), F64, "NCHW"),
 )
 
+# By an operator of each kind that has kernels of its own: forms that nothing above has.
+KINDS = (
+    ("column-vectors-bf16", (3, 1, 40), (3, 7, 40), BF16, "NCHW"),
+    ("column-vectors-fp64", (3, 1, 6), (3, 7, 6), F64, "NCHW"),
+    ("half-lines-fp64", (4, 1), (4, 37), F64, "NCHW"),
+)
+
 
 def _cases() -> tuple[Case, ...]:
     cases = []
@@ -68,6 +75,10 @@ def _cases() -> tuple[Case, ...]:
             x, y = describe(many, kind, order), describe(few, kind, order)
             found = describe(few, DType.INT32, order) if operator.finds_an_element else None
             cases.append(Case(f"reduce-{operator.value}-{label}", ReduceProblem(x, y, operator, found)))
+    for operator in (ReduceOperator.ADD, ReduceOperator.MUL, ReduceOperator.MIN):
+        for label, few, many, kind, order in KINDS:
+            problem = ReduceProblem(describe(many, kind, order), describe(few, kind, order), operator)
+            cases.append(Case(f"reduce-{operator.value}-{label}", problem))
     return tuple(cases)
 
 
