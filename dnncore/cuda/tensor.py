@@ -10,11 +10,11 @@ from dnncore.cuda.elementwise import BINARY_OPERATORS, Function, elementwise
 from dnncore.cuda.interleave import Interleave
 from dnncore.cuda.params import ELEMENT_TYPES
 from dnncore.cuda.pointwise import POINTWISE
-from dnncore.cuda.transpose import Transpose, TransposePairs
+from dnncore.cuda.transpose import TRANSPOSES_OF_MEMORY_RATE, Transpose, TransposePairs
 from dnncore.descriptors import UnaryOperator
 from dnncore.problems import BinaryProblem, UnaryProblem
 
-__all__ = ["ADD", "BINARY", "FILL", "UNARY", "WHERE"]
+__all__ = ["ADD", "BINARY", "COPY", "FILL", "UNARY", "WHERE"]
 
 _FUNCTIONS = {operator: i for i, operator in enumerate(UnaryOperator)}
 """`dnncore::UnaryOperator`."""
@@ -34,11 +34,19 @@ def _not_compiled(problem: BinaryProblem) -> str | None:
 
 
 FILL: tuple[CudaAlgorithm, ...] = (*elementwise(Function("One", dtypes=ELEMENT_TYPES)), POINTWISE)
+_TRANSPOSES = (TransposePairs(), Transpose())
+_COPIES = elementwise(Function("Copy", dtypes=ELEMENT_TYPES))
+COPY: tuple[tuple[float, CudaAlgorithm], ...] = (
+    *((TRANSPOSES_OF_MEMORY_RATE, each) for each in _TRANSPOSES),
+    *((each.of_memory_rate, each) for each in _COPIES),
+)
+"""Those of `ADD` that copy to another layout of the same dtype, each beside the share of the memory's rate that it does not exceed,
+the largest first; without workspace. The last takes every layout, in less time than what `ADD` has besides."""
+
 ADD: tuple[CudaAlgorithm, ...] = (
-    TransposePairs(),
-    Transpose(),
+    *_TRANSPOSES,
     Interleave(),
-    *elementwise(Function("Copy", dtypes=ELEMENT_TYPES)),
+    *_COPIES,
     ConvertDense(),
     ConvertTransposed(),
     Convert(),
