@@ -59,7 +59,7 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 
-__all__ = ["WgmmaConvolution", "forward_phase", "why_not_forward"]
+__all__ = ["WgmmaConvolution", "forward_launches", "forward_phase", "why_not_forward"]
 
 _DTYPES = (*DTYPES, DType.INT8, DType.FLOAT32)
 
@@ -95,7 +95,7 @@ class WgmmaConvolution(Searched):
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
         given, problem = problem, with_one_row(problem)
         plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
-        options = _launches(plain, figures)
+        options = forward_launches(plain, figures)
         if isinstance(options, str):
             return options
         reason = why_not_finished(problem, why_no_matrix)
@@ -119,7 +119,7 @@ class WgmmaConvolution(Searched):
 
 
 @lru_cache(maxsize=8)  # a fused convolution and one that it is composed of, and both over copies, have the same ones
-def _launches(problem: ConvolutionProblem, figures: DeviceFigures) -> tuple[tuple[Launch, Pace], ...] | str:
+def forward_launches(problem: ConvolutionProblem, figures: DeviceFigures) -> tuple[tuple[Launch, Pace], ...] | str:
     """One for each tile that suits the convolution; or the reason why there is none."""
     reason = why_not_forward(problem, figures)
     if reason is not None:
