@@ -124,8 +124,11 @@ class MeasuredChoices:
 
     def of(self, problem: Problem) -> MeasuredChoice | None:
         """What was measured of a problem; None where nothing was."""
-        if _kind(problem) not in self._kinds or _extents(problem.outputs[0]) not in self._extents:
-            return None  # most problems, and their texts take longer to write
+        if _kind(problem) not in self._kinds:
+            return None
+        for tensor in (problem.outputs[0], *problem.inputs[:1]):  # of gradients of filters only inputs have the batch
+            if _extents(tensor) not in self._extents:
+                return None  # most problems, and their texts take longer to write
         return self._by_problem.get(problem_text(problem))
 
     def __iter__(self) -> Iterator[MeasuredChoice]:

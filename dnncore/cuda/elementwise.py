@@ -105,10 +105,10 @@ class Layout:
 def layout_of(problem: Problem) -> Layout:
     """That of a problem whose inputs broadcast to its one output; once for all algorithms that are asked one after the other."""
     (output,) = problem.outputs
-    given = (
-        tuple(stride if extent != 1 else 0 for extent, stride in zip(tensor.shape, tensor.strides, strict=True))
+    given = [
+        [stride if extent != 1 else 0 for extent, stride in zip(tensor.shape, tensor.strides, strict=True)]
         for tensor in problem.inputs
-    )
+    ]
     extents, *strides = collapse(output.shape, *given, output.strides)
     nbytes = 0
     for tensor, steps in zip((*problem.inputs, output), strides, strict=True):
@@ -203,6 +203,11 @@ class Elementwise:
 
     name: str
     function: Function
+
+    @property
+    def of_memory_rate(self) -> float:
+        """Share of the memory's rate that no estimate of it exceeds."""
+        return _OF_MEMORY_RATE[self.name]
 
     def offer(self, problem: Problem, figures: DeviceFigures) -> Offer | str:
         """See `backend.Algorithm`."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from struct import Struct
 
 import numpy as np
@@ -100,7 +102,9 @@ def struct(*fields: Field, alignment: int = 0) -> np.dtype:
 
 def record(dtype: np.dtype, **values: object) -> np.ndarray:
     """Make a zero-dimensional structured array: every field 0 but those given."""
-    params = np.zeros((), dtype)
+    params: np.ndarray = np.ndarray(
+        (), dtype, bytearray(dtype.itemsize)
+    )  # `np.zeros` goes through all fields, in four times as long
     for name, value in values.items():
         params[name] = value
     return params
@@ -138,6 +142,7 @@ def _numbers(dtype: np.dtype, start: int) -> Iterator[tuple[int, np.dtype]]:
         yield start, dtype
 
 
+@lru_cache(maxsize=1024)  # most are extents, which come again and again
 def divisor(value: int) -> tuple[int, int, int]:
     """Fill in a DIVISOR. 0 becomes 1: an empty dimension is never divided by.
 
@@ -146,6 +151,7 @@ def divisor(value: int) -> tuple[int, int, int]:
     return _divisor(value, 63)
 
 
+@lru_cache(maxsize=1024)
 def small_divisor(value: int) -> tuple[int, int, int]:
     """Fill in a SMALL_DIVISOR, as `divisor` does."""
     return _divisor(value, 31)
@@ -160,11 +166,16 @@ def _divisor(value: int, bits: int) -> tuple[int, int, int]:
 _NO_EXTENTS = (divisor(1),) * MAX_NDIM
 
 
-def view(shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+_PACKED_VIEW = packer(TENSOR_VIEW)
+
+
+def view(shape: Sequence[int], strides: Sequence[int]) -> np.void:
     """Fill in a TENSOR_VIEW; the dimensions that are not there have extent 1 and stride 0."""
     missing = MAX_NDIM - len(shape)
-    extents = [*map(divisor, shape), *_NO_EXTENTS[:missing]]
-    return record(TENSOR_VIEW, shape=extents, strides=(*strides, *(0,) * missing), ndim=len(shape))
+    extents = chain.from_iterable([*map(divisor, shape), *_NO_EXTENTS[:missing]])
+    packed = _PACKED_VIEW.pack(*extents, *strides, *(0,) * missing, len(shape))
+    found: np.void = np.frombuffer(packed, TENSOR_VIEW)[0]
+    return found
 
 
 def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -180,12 +191,14 @@ def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, 
     Returns:
         The new extents, then the new strides of each tensor; at least one dimension.
     """
-    order = sorted((axis for axis in range(len(shape)) if shape[axis] != 1), key=lambda axis: -strides[-1][axis])
+    axes = [axis for axis, extent in enumerate(shape) if extent != 1]
+    axes.sort(key=strides[-1].__getitem__, reverse=True)
     extents: list[int] = []
     steps: list[tuple[int, ...]] = []
-    for axis in order:
-        extent, step = shape[axis], tuple(tensor[axis] for tensor in strides)
-        if extents and steps[-1] == tuple(extent * s for s in step):
+    of_axes = list(zip(*strides, strict=True))
+    for axis in axes:
+        extent, step = shape[axis], of_axes[axis]
+        if extents and steps[-1] == tuple([extent * each for each in step]):
             extents[-1] *= extent
             steps[-1] = step
         else:

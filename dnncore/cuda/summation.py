@@ -110,7 +110,7 @@ class Sum(InParts):
 
 
 def _level(
-    figures: DeviceFigures, partition: Partition, unit: Unit, x: Place, output: Place, y_view: np.ndarray | None = None
+    figures: DeviceFigures, partition: Partition, unit: Unit, x: Place, output: Place, y_view: np.void | None = None
 ) -> Calls:
     """Sums of all parts: blended into y, or left side by side where there is no view of it."""
     params = record(
@@ -125,7 +125,7 @@ def _level(
     return kernel_call(unit, blocks, threads, params, {"x": x, "output": output}, blends=y_view is not None)
 
 
-def _summed_view(extents: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+def _summed_view(extents: tuple[int, ...], strides: tuple[int, ...]) -> np.void:
     """A view of at least two dimensions, which `sum_of` walks through."""
     missing = (0,) * (2 - len(extents))
     return view((*(1 for _ in missing), *extents), (*missing, *strides))

@@ -10,11 +10,11 @@ from dnncore.cuda.elementwise import BINARY_OPERATORS, Function, elementwise
 from dnncore.cuda.interleave import Interleave
 from dnncore.cuda.params import ELEMENT_TYPES
 from dnncore.cuda.pointwise import POINTWISE
-from dnncore.cuda.transpose import Transpose, TransposePairs
+from dnncore.cuda.transpose import TRANSPOSES_OF_MEMORY_RATE, Transpose, TransposePairs
 from dnncore.descriptors import BinaryOperator, UnaryOperator
 from dnncore.problems import BinaryProblem, UnaryProblem
 
-__all__ = ["ADD", "BINARY", "FILL", "UNARY", "WHERE"]
+__all__ = ["ADD", "BINARY", "COPY", "FILL", "UNARY", "WHERE"]
 
 
 def _operator(problem: UnaryProblem | BinaryProblem) -> UnaryOperator | BinaryOperator:
@@ -31,11 +31,24 @@ def _not_compiled(problem: BinaryProblem) -> str | None:
 
 
 FILL: tuple[CudaAlgorithm, ...] = (*elementwise(Function("One", dtypes=ELEMENT_TYPES)), POINTWISE)
+_TRANSPOSES = (TransposePairs(), Transpose())
+_COPIES = elementwise(Function("Copy", dtypes=ELEMENT_TYPES, broadcasts=True))
+COPY: tuple[tuple[float, CudaAlgorithm], ...] = tuple(
+    sorted(
+        (
+            *((TRANSPOSES_OF_MEMORY_RATE, each) for each in _TRANSPOSES),
+            *((each.of_memory_rate, each) for each in _COPIES),
+        ),
+        key=lambda pair: -pair[0],
+    )
+)
+"""Those of `ADD` that copy to another layout of the same dtype, each beside the share of the memory's rate that it does not exceed,
+the largest first; without workspace. The last takes every layout, in less time than what `ADD` has besides."""
+
 ADD: tuple[CudaAlgorithm, ...] = (
-    TransposePairs(),
-    Transpose(),
+    *_TRANSPOSES,
     Interleave(),
-    *elementwise(Function("Copy", dtypes=ELEMENT_TYPES, broadcasts=True)),
+    *_COPIES,
     ConvertDense(),
     ConvertTransposed(),
     Convert(),

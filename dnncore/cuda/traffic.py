@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from dnncore.problems import Problem
 
 __all__ = ["operand_bytes", "touched_bytes"]
@@ -22,6 +24,7 @@ def touched_bytes(elements: int, itemsize: int, step: int, sharing: int = 1) -> 
     return elements * max(itemsize, min(_SECTOR_BYTES, step * itemsize) // max(sharing, 1))
 
 
+@lru_cache(maxsize=16)  # most algorithms ask, one after the other
 def operand_bytes(problem: Problem) -> int:
     """Bytes of all operands: the fewest that an operation can move."""
     return sum([tensor.size * tensor.dtype.itemsize for tensor in (*problem.inputs, *problem.outputs)])

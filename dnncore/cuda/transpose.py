@@ -28,7 +28,7 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 from dnncore.problems import AddProblem
 
-__all__ = ["Matrices", "Transpose", "TransposePairs"]
+__all__ = ["TRANSPOSES_OF_MEMORY_RATE", "Matrices", "Transpose", "TransposePairs"]
 
 _TILE = 32
 """Rows and columns of a tile; kTransposeTile in transpose.cuh."""
@@ -54,7 +54,7 @@ _PARAMS = struct(
     ("output_batch", TENSOR_VIEW),
 )
 
-_OF_MEMORY_RATE = 0.9
+TRANSPOSES_OF_MEMORY_RATE = 0.9
 """Of the memory rate [measured on an H200: NCHW to NHWC and back, fp64]."""
 
 _PLACE = 72
@@ -165,7 +165,7 @@ def _matrices(problem: AddProblem) -> Matrices | str:
 def _seconds(problem: AddProblem, matrices: Matrices, size: int, place: float, figures: DeviceFigures) -> float:
     """What the bytes take or, if that is more, the places of all tiles."""
     return figures.launch_seconds + max(
-        operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE),
+        operand_bytes(problem) / (figures.bytes_per_second * TRANSPOSES_OF_MEMORY_RATE),
         matrices.num_tiles(size) * size**2 * place / figures.products_per_second(Maths.FP32),
     )
 

@@ -179,6 +179,6 @@ def test_a_fused_convolution_in_16_bits_asks_for_little_more_than_one_alone(
 @_IN_16_BITS
 def test_copies_that_no_algorithm_takes_are_not_chosen(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _convolution(Direction.FORWARD, 3, 1, 28, Layout.NCHW, dtype, channels=81)
-    monkeypatch.setattr(copies, "_copy", lambda *_: pytest.fail("a copy was chosen"))
+    monkeypatch.setattr(copies, "fastest_copy", lambda *_: pytest.fail("a copy was chosen"))
     relaid = next(each for each in algorithms_for(problem) if isinstance(each, RelaidConvolution))
     assert "over copies" in str(relaid.offer(problem, H200))

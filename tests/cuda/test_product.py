@@ -10,10 +10,11 @@ import pytest
 
 from dnncore.backend import Offer, Stream
 from dnncore.cuda.convolution.plain import algorithms
-from dnncore.cuda.convolution.product import convolution_extents, convolution_product
+from dnncore.cuda.convolution.product import convolution_outline, convolution_product
 from dnncore.cuda.gemm import PrecomputedGemm, SplitGemm, TiledGemm
 from dnncore.cuda.gemm.index_space import Digit, Phase, Product, simplified
 from dnncore.cuda.gemm.params import make_params
+from dnncore.cuda.gemm.vectors import vector_walks
 from dnncore.cuda.matmul import matmul_product
 from dnncore.descriptors import ConvolutionDescriptor, Layout
 from dnncore.figures import CPU
@@ -77,23 +78,53 @@ def test_product_is_the_convolution_and_writes_each_output_once(
     np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
 
 
+_SHAPES = {
+    **GEOMETRIES,
+    "vectors": ((8, 16, 8, 16), (8, 16, 3, 3), {"padding": 1}),
+    "vectors without padding": ((8, 16, 10, 18), (8, 16, 3, 1), {}),
+    "vectors of one tap": ((8, 16, 8, 16), (8, 16, 1, 1), {}),
+    "vectors of a tap for each place": ((8, 16, 16, 32), (8, 16, 2, 2), {"stride": 2}),
+    "vectors of distant taps": ((8, 16, 24, 24), (8, 16, 3, 3), {"dilation": 8}),
+}
+
+
+@pytest.mark.parametrize("layout", list(Layout))
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("direction", list(Direction))
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_extents_in_full_precision_are_the_products_own(geometry: str, direction: Direction, dtype: str) -> None:
-    x, w, options = GEOMETRIES[geometry]
-    conv = ConvolutionDescriptor.make(len(x) - 2, **options)
-    problem = problem_of(direction, x, w, conv, dtype)
-    product, extents = convolution_product(problem), convolution_extents(problem)
+@pytest.mark.parametrize("geometry", _SHAPES)
+def test_an_outline_has_the_products_extents_and_knows_its_vectors(
+    geometry: str, direction: Direction, dtype: str, layout: Layout
+) -> None:
+    x, w, options = _SHAPES[geometry]
+    problem = problem_of(direction, x, w, ConvolutionDescriptor.make(len(x) - 2, **options), dtype, layout)
+    product, outline = convolution_product(problem), convolution_outline(problem)
     assert isinstance(product, Product)
-    is_one_phase = direction is not Direction.BACKWARD_DATA or max(conv.stride) == 1
-    assert extents == (product.extents if dtype == "float32" and is_one_phase else None)
+    if outline is None:
+        assert not (problem.x.size and problem.w.size and problem.y.size)
+        return
+    assert outline.extents._replace(phases=()) == product.extents._replace(phases=())
+    assert sorted(outline.extents.phases) == sorted(product.extents.phases)
+    assert outline.may_read_vectors or vector_walks(product) is None
 
 
-def test_what_is_no_product_has_no_extents() -> None:
+def test_some_of_these_read_vectors() -> None:
+    """Else the test before would not say much."""
+    problems = (
+        problem_of(direction, x, w, ConvolutionDescriptor.make(len(x) - 2, **options), "float16", layout)
+        for x, w, options in _SHAPES.values()
+        for direction in Direction
+        for layout in Layout
+    )
+    found = [
+        vector_walks(product) for problem in problems if isinstance(product := convolution_product(problem), Product)
+    ]
+    assert len(found) - found.count(None) > 10
+
+
+def test_what_is_no_product_has_no_outline() -> None:
     problem = problem_of(Direction.FORWARD, (1, 8, 8, 8), (8, 1, 3, 3), ConvolutionDescriptor.make(groups=8), "float32")
     assert isinstance(convolution_product(problem), str)
-    assert convolution_extents(problem) is None
+    assert convolution_outline(problem) is None
 
 
 def test_strided_backward_data_multiplies_no_zeros() -> None:

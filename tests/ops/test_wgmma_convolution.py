@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dnncore import ConvolutionDescriptor, DType, Handle, MathType, TensorDescriptor, ops
+from dnncore.cuda.convolution.wgmma import forward_launches
 from dnncore.cuda.convolution.wgmma_tile import Tile
 from dnncore.descriptors import ActivationDescriptor
 from dnncore.figures import H200, DeviceFigures
@@ -290,6 +291,8 @@ def test_a_block_takes_several_tiles(layer: Layer, monkeypatch: pytest.MonkeyPat
         where = f"dnncore.cuda.convolution.{tiles}"
         found = [tile for tile in pkgutil.resolve_name(where) if layer.kernel.endswith(_ending(tile))]
         monkeypatch.setattr(where, tuple(found))
+    uncached = forward_launches.__wrapped__  # which may have had all tiles before
+    monkeypatch.setattr("dnncore.cuda.convolution.wgmma.forward_launches", uncached)
     with _handle(replace(H200, multiprocessors=layer.blocks), monkeypatch) as few:
         case = layer.case()
         kernels = few.plan(case.problem, algorithm=layer.algorithm).describe()

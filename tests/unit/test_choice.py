@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from benchmarks.layers import LAYERS, LayerGeometry
-from dnncore import TensorDescriptor
+from dnncore import RELU, TensorDescriptor
 from dnncore.backend import Offer
 from dnncore.bounds import Bounded, BoundedTwice, Searched
 from dnncore.choice import composed, fastest, least_seconds, searching
@@ -17,7 +18,14 @@ from dnncore.cuda.algorithms import algorithms_for
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
 from dnncore.figures import A100, H100, H200, DeviceFigures
-from dnncore.problems import BottleneckProblem, Direction, FillProblem, PooledConvolutionProblem, Problem
+from dnncore.problems import (
+    BottleneckProblem,
+    Direction,
+    FillProblem,
+    FusedConvolutionProblem,
+    PooledConvolutionProblem,
+    Problem,
+)
 from tests.cases import CASES
 
 _ANY = FillProblem(TensorDescriptor.packed((1,)))
@@ -163,9 +171,14 @@ def _problems() -> Iterator[Problem]:
             for dtype, layout in (
                 (DType.FLOAT32, Layout.NCHW),
                 (DType.FLOAT16, Layout.NHWC),
+                (DType.FLOAT16, Layout.NCHW),
                 (DType.FLOAT64, Layout.NHWC),
             ):
                 yield layer.problem(direction, dtype, layout)
+        for dtype, layout in itertools.product((DType.FLOAT32, DType.FLOAT16), (Layout.NCHW, Layout.NHWC)):
+            plain = layer.problem(Direction.FORWARD, dtype, layout)
+            operands = plain.x, plain.w, plain.y, plain.convolution
+            yield FusedConvolutionProblem(*operands, z=plain.y, activation=RELU)
     for layer in _PADDED:
         for dtype, layout in ((DType.FLOAT16, Layout.NHWC), (DType.FLOAT16, Layout.NCHW)):
             yield layer.problem(Direction.BACKWARD_DATA, dtype, layout)

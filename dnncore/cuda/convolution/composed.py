@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import numpy as np
 
@@ -22,13 +22,13 @@ from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, blocks_for, in_
 from dnncore.cuda.convolution.copy_engine import why_no_matrix
 from dnncore.cuda.convolution.direct import DIRECT
 from dnncore.cuda.convolution.few_channels import DIRECT_FEW_CHANNELS
-from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32
-from dnncore.cuda.convolution.fused_product import epilogue_of
+from dnncore.cuda.convolution.finished import FINISHED, FINISHED_ALONE
+from dnncore.cuda.convolution.fused_product import epilogue_of, why_unlike
 from dnncore.cuda.convolution.gemm import GEMM
 from dnncore.cuda.convolution.implicit_gemm import IMPLICIT_GEMM
 from dnncore.cuda.convolution.implicit_gemm_split_k import IMPLICIT_GEMM_SPLIT_K
 from dnncore.cuda.convolution.implicit_precomp_gemm import IMPLICIT_PRECOMP_GEMM
-from dnncore.cuda.convolution.plain import algorithms_for, best_offer
+from dnncore.cuda.convolution.plain import algorithms, best_offer
 from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
 from dnncore.cuda.convolution.wgmma_output import why_not_finished
 from dnncore.cuda.gemm import EPILOGUE, fields_of, fill_epilogue
@@ -91,14 +91,20 @@ def _sums_dtype(problem: FusedConvolutionProblem) -> DType:
 
 
 def _sums(problem: FusedConvolutionProblem) -> TensorDescriptor:
-    """The convolution's result in the workspace: without gaps, its dimensions in the order of y's."""
-    shape = problem.y.shape
-    order = sorted(range(len(shape)), key=lambda axis: (problem.y.strides[axis], -axis))
+    """The convolution's result in the workspace."""
+    return _without_gaps(problem.y, _sums_dtype(problem))
+
+
+@lru_cache(maxsize=8)  # for the bound, and for the search
+def _without_gaps(tensor: TensorDescriptor, dtype: DType) -> TensorDescriptor:
+    """Of the same shape, its dimensions in the order of the tensor's."""
+    shape = tensor.shape
+    order = sorted(range(len(shape)), key=lambda axis: (tensor.strides[axis], -axis))
     strides, step = [0] * len(shape), 1
     for axis in order:
         strides[axis] = step
         step *= max(shape[axis], 1)
-    return TensorDescriptor(_sums_dtype(problem), shape, tuple(strides))
+    return TensorDescriptor(dtype, shape, tuple(strides))
 
 
 def _params(problem: FusedConvolutionProblem, sums: TensorDescriptor) -> np.ndarray:
@@ -183,13 +189,17 @@ class ComposedConvolution(Searched):
 
 
 def _worth_composing(problem: FusedConvolutionProblem, plain: ConvolutionProblem) -> tuple[CudaAlgorithm, ...]:
-    """Those whose sums may be worth a pass of their own; for 16 bits without a residual `FUSED` has nearly all with the epilogue.
+    """Those whose sums may be worth a pass of their own: not what `FUSED` has with the epilogue for less.
 
-    They take it for next to nothing then, and what they are composed of, phases and copies, is the same.
+    For 16 bits without a residual that is nearly all, since they take the epilogue for next to nothing.
     """
-    if problem.x.dtype.itemsize != 2 or problem.z is not None or why_not_finished(problem, why_no_matrix) is not None:
-        return algorithms_for(plain)
-    return _ALONE
+    has_16_bits = problem.x.dtype.itemsize == 2
+    if has_16_bits and problem.z is None and why_not_finished(problem, why_no_matrix) is None:
+        return _ALONE
+    is_another = plain is not problem.plain  # whose sums lie otherwise than y
+    if is_another or why_unlike(problem) is not None:
+        return algorithms(Direction.FORWARD)
+    return _OF_16_BITS if has_16_bits else _UNFINISHED
 
 
 def _plain(problem: FusedConvolutionProblem, sums: TensorDescriptor) -> ConvolutionProblem:
@@ -228,12 +238,15 @@ def _calls(
     )
 
 
-_UNFUSED: tuple[CudaAlgorithm, ...] = (
+_UNFINISHED = tuple(each for each in algorithms(Direction.FORWARD) if each not in FINISHED)
+_OF_16_BITS = tuple(each for each in _UNFINISHED if not isinstance(each, SpaceToDepth))
+"""In the order of `plain`. Phases in 16 bits are composed of in turn, which is as fast."""
+
+_ALONE: tuple[CudaAlgorithm, ...] = (
     *(DIRECT_FEW_CHANNELS, IMPLICIT_GEMM_SPLIT_K, IMPLICIT_GEMM, IMPLICIT_PRECOMP_GEMM),
-    *(FFT_TILING, FFT_TILING_3XTF32, GEMM, DIRECT),
+    *(*FINISHED_ALONE, GEMM, DIRECT),
 )
-_ALONE: tuple[CudaAlgorithm, ...] = (SpaceToDepth(_UNFUSED), *_UNFUSED)
-"""What no fused convolution does, or by other tiles, in the order of `plain`; the last supports everything that is legal."""
+"""What no fused convolution does, or by other tiles; the last supports everything that is legal."""
 
 COMPOSED = ComposedConvolution("composed")
 COMPOSED_IN_PLACE = ComposedConvolution("composed_in_place", in_place=True)

@@ -11,24 +11,30 @@ from functools import lru_cache, partial
 from typing import Any
 
 from dnncore.backend import Offer
-from dnncore.choice import composed, fastest, searching
+from dnncore.choice import composed, searching
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.convolution.operands import operands_of
-from dnncore.cuda.tensor import ADD
+from dnncore.cuda.tensor import COPY
+from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.transpose import TRANSPOSES_OF_MEMORY_RATE
 from dnncore.descriptors import TensorDescriptor
 from dnncore.figures import DeviceFigures
 from dnncore.problems import AddProblem, ConvolutionProblem, FusedConvolutionProblem
 
-__all__ = ["copying_seconds", "searching_with_copies"]
+__all__ = ["copying_seconds", "fastest_copy", "searching_with_copies"]
 
 _Problem = ConvolutionProblem | FusedConvolutionProblem
 
 
 def copying_seconds(copies: Collection[TensorDescriptor], figures: DeviceFigures) -> float:
-    """What so many copies take at least: a launch each, and their bytes at the memory's rate."""
-    copied = 2 * sum(tensor.size * tensor.dtype.itemsize for tensor in copies)
-    return len(copies) * figures.launch_seconds + copied / figures.bytes_per_second
+    """What so many copies to other layouts take at least: a launch each, and their bytes at the rate of a transposition.
+
+    A little less, for what rounding adds.
+    """
+    copied = 2 * sum([tensor.size * tensor.dtype.itemsize for tensor in copies])
+    memory = copied / (figures.bytes_per_second * TRANSPOSES_OF_MEMORY_RATE)
+    return (len(copies) * figures.launch_seconds + memory) * (1 - 1e-9)
 
 
 def searching_with_copies(
@@ -54,35 +60,46 @@ def searching_with_copies(
     inner, given = replace(problem, **fields), operands_of(problem)
     output, moves = tuple(given)[-1], dict[str, Offer]()
 
-    def moving_seconds() -> float:
-        if not moves:
-            for name, tensor in copies.items():
-                move = (tensor, given[name]) if name == output else (given[name], tensor)
-                moves[name] = _copy(*move, figures)
-        return sum(move.seconds for move in moves.values())
-
+    least = copying_seconds(copies.values(), figures)
     search = searching(algorithms, inner, figures)
-    # What the first bound says is known already. With the next one somebody has not refused: copies are worth choosing.
-    next(search, None)
-    found = yield from composed(lambda seconds: seconds + moving_seconds(), search)
+    next(search, None)  # what the first bound says is known already
+    found = yield from composed(least.__add__, search)
     if found is None:
         return f"over copies: {algorithms[0].offer(inner, figures)}"
+    # Copies are worth choosing where something takes them, and may be the fastest.
     convolution = found[1]
-    own_bytes = sum(aligned(tensor.nbytes) for tensor in copies.values())
+    yield least + convolution.seconds
+    for name, tensor in copies.items():
+        move = (tensor, given[name]) if name == output else (given[name], tensor)
+        moves[name] = fastest_copy(*move, figures)
+    seconds = convolution.seconds + sum([move.seconds for move in moves.values()])
+    yield seconds
+    own_bytes = sum([aligned(tensor.nbytes) for tensor in copies.values()])
     return replace(
         convolution,
-        seconds=convolution.seconds + moving_seconds(),
+        seconds=seconds,
         prepare=partial(_calls, problem, copies, moves, convolution.prepare, own_bytes),
         workspace_bytes=own_bytes + convolution.workspace_bytes,
     )
 
 
 @lru_cache(maxsize=32)
-def _copy(source: TensorDescriptor, target: TensorDescriptor, figures: DeviceFigures) -> Offer:
-    """The fastest; a fused convolution and one that it is composed of, and both over phases, ask for the same ones."""
-    found = fastest(ADD, AddProblem(source, target), figures, lambda offer: not offer.workspace_bytes)
-    assert found is not None, "the last algorithm copies everything, without a workspace"
-    return found[1]
+def fastest_copy(source: TensorDescriptor, target: TensorDescriptor, figures: DeviceFigures) -> Offer:
+    """The fastest to another layout of the same dtype, without a workspace; those that cannot be it are not asked.
+
+    A fused convolution and one that it is composed of, and both over phases, ask for the same ones.
+    """
+    problem, found = AddProblem(source, target), None
+    nbytes = operand_bytes(problem)
+    for of_memory_rate, algorithm in COPY:
+        memory = nbytes / (figures.bytes_per_second * of_memory_rate)
+        if found is not None and found.seconds <= figures.launch_seconds + memory:
+            break
+        offer = algorithm.offer(problem, figures)
+        if isinstance(offer, Offer) and (found is None or offer.seconds < found.seconds):
+            found = offer
+    assert found is not None, "the last one copies everything"
+    return found
 
 
 def _calls(

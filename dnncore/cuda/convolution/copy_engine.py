@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from dnncore.cuda.tensor_map import (
     ALIGNMENT_BYTES,
@@ -231,6 +232,7 @@ def _aligned_items(tensor: TensorDescriptor) -> int:
     return ALIGNMENT_BYTES // tensor.dtype.itemsize
 
 
+@lru_cache(maxsize=64)  # every algorithm asks that is fed by it, some of them often
 def _strides(tensor: TensorDescriptor) -> tuple[int, int, int] | None:
     """Elements from one to the next along W, H and N (of filters S, R and K); None where the engine cannot take such steps.
 
@@ -254,6 +256,7 @@ def _strides_bytes(tensor: TensorDescriptor) -> tuple[int, ...]:
     return tuple(step * tensor.dtype.itemsize for step in strides)
 
 
+@lru_cache(maxsize=64)
 def _pitch(tensor: TensorDescriptor) -> int | None:
     """Elements from each pixel to the next, through rows and images; None where there is no such number or it is not aligned."""
     strides = _strides(tensor)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import BoundedTwice
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call, rewired
 from dnncore.cuda.convolution.fft_kernels import (
     Spectra,
@@ -176,7 +176,11 @@ class _Part:
         return self.shape.calls(work, places, figures)
 
 
-def _seconds(nbytes: int, multiplications: int, rate: float, figures: DeviceFigures) -> float:
+_LEAST_FREQUENCIES = min(frequencies(size) / size**2 for size in SIZES) * (1 - 1e-9)
+"""For a place; a little less, for what rounding adds."""
+
+
+def _seconds(nbytes: float, multiplications: float, rate: float, figures: DeviceFigures) -> float:
     """Estimated time of spectra of so many bytes, and of so many multiplications at a rate for their products."""
     transforms = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
     memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE_OF_PRODUCTS)
@@ -227,7 +231,7 @@ def _prepare(whole: Correlation, largest: _Part, figures: DeviceFigures) -> Call
 
 
 @dataclass(frozen=True, slots=True)
-class FftTiling(Bounded):
+class FftTiling(BoundedTwice):
     """Overlap-save with tiles of 16 x 16 or 32 x 32 places, whichever means less work; one or two spatial dimensions. Immutable.
 
     The workspace holds the spectra of all three tensors; where they are large the batch is taken in parts, one after the other.
@@ -250,9 +254,27 @@ class FftTiling(Bounded):
         """Of the tensors: the same of all products."""
         return self.by[0].dtypes
 
+    def _rate(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """The highest of its products; 0 where there is none."""
+        dtype = problem.x.dtype
+        return max([each.rate(dtype, figures) for each in self.by]) if dtype in self.dtypes else 0.0
+
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What the spectra of images take in tiles without overlap, and their products."""
+        x, w, y = problem.x, problem.w, problem.y
+        rate = self._rate(problem, figures) if max(problem.convolution.stride) == 1 < max(w.shape[2:]) else 0.0
+        if not rate:
+            return math.inf
+        output = x if problem.direction is Direction.BACKWARD_DATA else y
+        if not (x.size and problem.outputs[0].size):
+            return 0.0
+        numbers = _LEAST_FREQUENCIES * (output.size // output.shape[1])
+        nbytes = numbers * (x.shape[1] + w.shape[0]) * 2 * x.dtype.compute.itemsize
+        return _seconds(nbytes, 4 * numbers * w.shape[0] * w.shape[1], rate, figures)
+
+    def closer_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What the spectra of images and filters take without gaps, once, and their products in full tiles, at the highest rate."""
-        rate = max(each.rate(problem.x.dtype, figures) for each in self.by) if problem.x.dtype in self.dtypes else 0.0
+        rate = self._rate(problem, figures)
         cut = cut_or_reason(problem) if rate else None
         if not isinstance(cut, Cut):
             return math.inf

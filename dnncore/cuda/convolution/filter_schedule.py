@@ -58,9 +58,9 @@ def least_seconds(problem: ConvolutionProblem, rate: float, fewest_sums: int, fi
     pixels = problem.y.size // problem.y.shape[1] if dy else 0
     met = pixels * problem.y.dtype.itemsize * math.prod(problem.w.shape[1:])
     memory = (min(x, met) + dy + dw) / (figures.bytes_per_second * _OF_MEMORY_RATE)
-    multiplying = problem.macs / rate
+    multiplying = problem.macs / rate * (1 - 1e-9)  # for what rounding adds
     of_a_tile = pixels * fewest_sums * figures.multiprocessors / rate  # by a block
-    alone = math.hypot(max(multiplying, of_a_tile * (1 - 1e-9)), memory)  # for what rounding adds
+    alone = math.hypot(max(multiplying, of_a_tile * (1 - 1e-9)), memory)
     if alone < _LITTLE * figures.launch_seconds:
         return alone
     return math.hypot(multiplying, memory) + _LAUNCHES * figures.launch_seconds
@@ -159,31 +159,29 @@ class Schedule:
         """For the sums of all slots."""
         return self.slots * self.tile.sums * _SUM_BYTES
 
-    @property
-    def is_in_step(self) -> bool:
-        """Whether blocks go through the same pixels at the same time, so that memory is read once for all of them."""
-        return self.is_whole or self.blocks % self.tiles == 0
-
     def seconds(self, problem: ConvolutionProblem, figures: DeviceFigures, kernels: Kernels) -> float:
-        """Of products and sums."""
+        """Of products and sums; memory is read once for all blocks where they go through the same pixels at the same time."""
         x, dy, dw = problem.x, problem.y, problem.w
         rate = figures.products_per_second(kernels.maths) * kernels.of_rate / figures.multiprocessors
-        steps = self.longest * -(-self.blocks // figures.multiprocessors)
-        multiplying = steps * self.tile.sums * self.tile.pixels / rate
+        tiles, sums, waves = self.tiles, self.tile.sums, -(-self.blocks // figures.multiprocessors)
+        is_whole = tiles % self.blocks == 0
+        is_in_step = is_whole or self.blocks % tiles == 0
+        steps = self.longest * waves
+        multiplying = steps * sums * self.tile.pixels / rate
         loading = steps * self._loaded_bytes(problem) / (_LOADED_BYTES * figures.clock_hz)
         met = dy.size // dy.shape[1] * math.prod(dw.shape[1:]) * x.dtype.itemsize
         memory = (min(x.nbytes, met) + dy.nbytes + dw.nbytes) / (figures.bytes_per_second * _OF_MEMORY_RATE)
         seconds = math.hypot(multiplying, loading, memory)
-        if not self.is_in_step and x.nbytes + dy.nbytes > figures.l2_bytes * _OF_L2:
+        if not is_in_step and x.nbytes + dy.nbytes > figures.l2_bytes * _OF_L2:
             seconds *= _OUT_OF_STEP
-        if self.tiles == self.blocks and seconds < _LITTLE * figures.launch_seconds:
+        if tiles == self.blocks and seconds < _LITTLE * figures.launch_seconds:
             return seconds
         seconds += _LAUNCHES * figures.launch_seconds
-        if self.is_whole:
+        if is_whole:
             return seconds
-        part_bytes = self.tile.sums * _SUM_BYTES
-        parts = self.blocks if self.is_in_step else self.slots
-        left = (1 if self.is_in_step else 2) * -(-self.blocks // figures.multiprocessors) * part_bytes / _LEFT_BYTES
+        part_bytes = sums * _SUM_BYTES
+        parts = self.blocks if is_in_step else self.slots
+        left = (1 if is_in_step else 2) * waves * part_bytes / _LEFT_BYTES
         added = parts * part_bytes / (_ADDED_BYTES * figures.multiprocessors)
         return seconds + _SUM_LAUNCHES * figures.launch_seconds + (left + added) / figures.clock_hz
 

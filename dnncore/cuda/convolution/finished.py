@@ -10,18 +10,32 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import BoundedTwice
 from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Call, Calls, KernelCall, Place, Slot, WhereAligned, rewired
+from dnncore.cuda.convolution.depthwise import DEPTHWISE
+from dnncore.cuda.convolution.depthwise_planes import DEPTHWISE_PLANES
+from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32
 from dnncore.cuda.convolution.fused_product import epilogue_of, why_unlike
+from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
+from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.cuda.gemm import BLEND_AND_EPILOGUE, EPILOGUE, fill_epilogue
 from dnncore.cuda.params import offset_of, record, struct
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures
 from dnncore.problems import FusedConvolutionProblem
 
-__all__ = ["FinishedConvolution"]
+__all__ = ["FINISHED", "FINISHED_ALONE", "FinishedConvolution"]
+
+FINISHED: tuple[CudaAlgorithm, ...] = (
+    *(DEPTHWISE, DEPTHWISE_PLANES),
+    *(WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2, WINOGRAD, WINOGRAD_4X4),
+)
+"""Those whose last kernels read a residual."""
+
+FINISHED_ALONE: tuple[CudaAlgorithm, ...] = (FFT_TILING, FFT_TILING_3XTF32)
+"""Those whose last kernels do not."""
 
 _BEGINS = offset_of(struct(*BLEND_AND_EPILOGUE), "epilogue")
 _ENDS = _BEGINS + EPILOGUE.itemsize
@@ -31,7 +45,7 @@ _OF_MEMORY_RATE = 0.6573
 
 
 @dataclass(frozen=True)
-class FinishedConvolution(Bounded):
+class FinishedConvolution(BoundedTwice):
     """An algorithm for plain convolutions, finished by the epilogue in its last kernel. Immutable.
 
     Args:
@@ -54,6 +68,12 @@ class FinishedConvolution(Bounded):
     def least_seconds(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What the algorithm takes at least."""
         return least_seconds((self.algorithm,), problem.plain, figures)
+
+    def closer_seconds(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> float:
+        """Likewise, more closely where it knows better."""
+        if isinstance(self.algorithm, BoundedTwice):
+            return self.algorithm.closer_seconds(problem.plain, figures)
+        return self.least_seconds(problem, figures)
 
     def offer(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What the convolution takes alone, and reading a residual."""

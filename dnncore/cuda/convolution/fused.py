@@ -10,12 +10,10 @@ from dataclasses import replace
 
 from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.composed import COMPOSED, COMPOSED_IN_PLACE
-from dnncore.cuda.convolution.depthwise import DEPTHWISE
-from dnncore.cuda.convolution.depthwise_planes import DEPTHWISE_PLANES
-from dnncore.cuda.convolution.fft import FFT_TILING, FFT_TILING_3XTF32, FftTiling
-from dnncore.cuda.convolution.finished import FinishedConvolution
+from dnncore.cuda.convolution.fft import FftTiling
+from dnncore.cuda.convolution.finished import FINISHED, FINISHED_ALONE, FinishedConvolution
 from dnncore.cuda.convolution.fused_direct import FUSED_DIRECT
-from dnncore.cuda.convolution.fused_product import fused_product
+from dnncore.cuda.convolution.fused_product import fused_outline, fused_product
 from dnncore.cuda.convolution.merged_planes import MergedPlanes
 from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.convolution.space_to_depth import SpaceToDepth
@@ -23,13 +21,11 @@ from dnncore.cuda.convolution.tf32_planes import Tf32Planes
 from dnncore.cuda.convolution.thin import ThinConvolution
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
-from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
-from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
 from dnncore.cuda.gemm import ClampedGemm, ClampedSplitGemm, SplitGemm, TiledGemm
 
 __all__ = ["FUSED"]
 
-_IMPLICIT_GEMM = TiledGemm("implicit_gemm", fused_product, fused=True)
+_IMPLICIT_GEMM = TiledGemm("implicit_gemm", fused_product, fused=True, outline_of=fused_outline)
 _WGMMA: tuple[BoundedAnywhere, ...] = (
     ThinConvolution(_IMPLICIT_GEMM),
     WgmmaConvolution("implicit_gemm_wgmma", _IMPLICIT_GEMM),
@@ -43,18 +39,12 @@ _STRIDE_1: tuple[CudaAlgorithm, ...] = (
     RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA),
     _PLANES,
     MergedPlanes("implicit_gemm_3xtf32_merged", (_PLANES,)),
-    SplitGemm("implicit_gemm_split_k", fused_product, fused=True),
+    SplitGemm("implicit_gemm_split_k", fused_product, fused=True, outline_of=fused_outline),
     _IMPLICIT_GEMM,
-    ClampedSplitGemm("implicit_gemm_clamped_split_k", fused_product),
-    ClampedGemm("implicit_gemm_clamped", fused_product),
-    FinishedConvolution(DEPTHWISE),
-    FinishedConvolution(DEPTHWISE_PLANES),
-    FinishedConvolution(WINOGRAD_NONFUSED),
-    FinishedConvolution(WINOGRAD_NONFUSED_2X2),
-    FinishedConvolution(WINOGRAD),
-    FinishedConvolution(WINOGRAD_4X4),
-    FinishedConvolution(FFT_TILING, reads_residuals=False),
-    FinishedConvolution(FFT_TILING_3XTF32, reads_residuals=False),
+    ClampedSplitGemm("implicit_gemm_clamped_split_k", fused_product, fused_outline),
+    ClampedGemm("implicit_gemm_clamped", fused_product, fused_outline),
+    *(FinishedConvolution(each) for each in FINISHED),
+    *(FinishedConvolution(each, reads_residuals=False) for each in FINISHED_ALONE),
     COMPOSED_IN_PLACE,
     COMPOSED,
     FUSED_DIRECT,

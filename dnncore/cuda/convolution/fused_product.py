@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dnncore.cuda.convolution.product import convolution_product
-from dnncore.cuda.gemm import Epilogue, Product, product_or_reason
+from dnncore.cuda.convolution.product import convolution_outline, convolution_product
+from dnncore.cuda.gemm import Epilogue, Outline, Product, product_or_reason
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import FusedConvolutionProblem
 
-__all__ = ["epilogue_of", "fused_product", "why_unlike"]
+__all__ = ["epilogue_of", "fused_outline", "fused_product", "why_unlike"]
 
 
 def epilogue_of(problem: FusedConvolutionProblem) -> Epilogue:
@@ -38,6 +38,11 @@ def fused_product(problem: FusedConvolutionProblem) -> Product | str:
         return product
     names = (*product.inputs, *problem.input_names[2:])
     return replace(product, inputs=names, epilogue=epilogue_of(problem))
+
+
+def fused_outline(problem: FusedConvolutionProblem) -> Outline | None:
+    """What is known of that product without making it; None where there is none."""
+    return convolution_outline(problem.plain) if why_unlike(problem) is None else None
 
 
 def why_unlike(problem: FusedConvolutionProblem) -> str | None:

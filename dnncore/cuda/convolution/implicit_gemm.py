@@ -14,9 +14,9 @@ the padding meets a dy that is not finite, both as in PyTorch. Backward-data mul
 there a filter that is not finite spreads to places of dx that only its tap's padding reaches; `direct` does not do that.
 """
 
-from dnncore.cuda.convolution.product import convolution_extents, convolution_product
+from dnncore.cuda.convolution.product import convolution_outline, convolution_product
 from dnncore.cuda.gemm import TiledGemm
 
 __all__ = ["IMPLICIT_GEMM"]
 
-IMPLICIT_GEMM = TiledGemm("implicit_gemm", convolution_product, extents_of=convolution_extents)
+IMPLICIT_GEMM = TiledGemm("implicit_gemm", convolution_product, outline_of=convolution_outline)

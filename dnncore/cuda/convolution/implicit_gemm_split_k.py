@@ -4,9 +4,9 @@ That is backward-filter nearly always (a sum over the batch and all places), and
 it takes one launch mostly.
 """
 
-from dnncore.cuda.convolution.product import convolution_extents, convolution_product
+from dnncore.cuda.convolution.product import convolution_outline, convolution_product
 from dnncore.cuda.gemm import SplitGemm
 
 __all__ = ["IMPLICIT_GEMM_SPLIT_K"]
 
-IMPLICIT_GEMM_SPLIT_K = SplitGemm("implicit_gemm_split_k", convolution_product, extents_of=convolution_extents)
+IMPLICIT_GEMM_SPLIT_K = SplitGemm("implicit_gemm_split_k", convolution_product, outline_of=convolution_outline)

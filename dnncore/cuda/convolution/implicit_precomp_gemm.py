@@ -3,9 +3,9 @@
 It spares every block the divisions by the filter's extents (or, backward, by those of the output), and costs one more launch.
 """
 
-from dnncore.cuda.convolution.product import convolution_extents, convolution_product
+from dnncore.cuda.convolution.product import convolution_outline, convolution_product
 from dnncore.cuda.gemm import PrecomputedGemm
 
 __all__ = ["IMPLICIT_PRECOMP_GEMM"]
 
-IMPLICIT_PRECOMP_GEMM = PrecomputedGemm("implicit_precomp_gemm", convolution_product, extents_of=convolution_extents)
+IMPLICIT_PRECOMP_GEMM = PrecomputedGemm("implicit_precomp_gemm", convolution_product, outline_of=convolution_outline)

@@ -6,7 +6,7 @@ With a stride of s, place t of a padded axis is place t // s of phase t % s. Pha
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -154,11 +154,16 @@ class Phases:
         )
         return cls(image, phases, axes, offset)
 
-    def in_rows(self, rows: int, first: int, step: int) -> Phases:
-        """Phases of more rows (M), of which these are `first` and then each `step` rows on; the others belong to others."""
+    def in_rows(self, rows: int, step: int) -> Phases:
+        """Phases of more rows (M), of which these are the first and then each `step` rows on; the others belong to others."""
         phases = TensorDescriptor(self.phases.dtype, (rows, *self.phases.shape[1:]), self.phases.strides)
         of_rows = self.axes[0]._replace(place_stride=step * phases.strides[0])
-        return replace(self, phases=phases, axes=(of_rows, *self.axes[1:]), at=first * phases.strides[0])
+        return replace(self, phases=phases, axes=(of_rows, *self.axes[1:]))
+
+    def beside(self, first: int, before: Sequence[int]) -> Phases:
+        """The same image in other ones of these rows, from the first on, with so many places of padding."""
+        spatial = [axis._replace(before=places) for axis, places in zip(self.axes[2:], before, strict=True)]
+        return replace(self, axes=(*self.axes[:2], *spatial), at=first * self.phases.strides[0])
 
     @property
     def has_more_channels(self) -> bool:

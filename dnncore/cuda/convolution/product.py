@@ -17,14 +17,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from dnncore.cuda.gemm import Digit, Extents, Phase, Product
-from dnncore.cuda.params import FULL_PRECISION
+from dnncore.cuda.gemm import Digit, Extents, Outline, Phase, Product
 from dnncore.descriptors import ConvolutionMode
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["convolution_extents", "convolution_product"]
+__all__ = ["convolution_outline", "convolution_product"]
 
 _MIN_GROUP_ROWS = 4
 """Fewest rows that a group's product must have; with fewer, nearly all of every tile hangs over the edge."""
@@ -220,21 +220,57 @@ def convolution_product(problem: ConvolutionProblem) -> Product | str:
     return _why_none(problem) or _DIRECTIONS[problem.direction](problem)
 
 
-def convolution_extents(problem: ConvolutionProblem) -> Extents | None:
-    """How large that product is, in full precision; None where there is none, or where another dtype needs all of it."""
-    x, w, y = problem.x, problem.w, problem.y
-    if x.dtype not in FULL_PRECISION or _why_none(problem) is not None:
+@lru_cache(maxsize=8)  # all tiled algorithms ask
+def convolution_outline(problem: ConvolutionProblem) -> Outline | None:
+    """What is known of that product without making it; None where there is none, or nothing to multiply."""
+    x, w, y, conv = problem.x, problem.w, problem.y, problem.convolution
+    if not (x.size and w.size and y.size) or _why_none(problem) is not None:
         return None
-    groups = problem.convolution.groups
-    filters, places, of_filter = w.shape[0] // groups, y.shape[0] * math.prod(y.shape[2:]), math.prod(w.shape[1:])
+    groups = conv.groups
+    rows, places, taps = w.shape[0] // groups, y.shape[0] * math.prod(y.shape[2:]), math.prod(w.shape[1:])
     if problem.direction is Direction.FORWARD:
-        return Extents(x.dtype, filters, groups, ((places, of_filter),))
-    if problem.direction is Direction.BACKWARD_FILTER:
-        return Extents(x.dtype, filters, groups, ((of_filter, places),))
-    if max(problem.convolution.stride) > 1:
-        return None  # of each phase other places, and other taps
-    return Extents(
-        x.dtype, w.shape[1], groups, ((x.shape[0] * math.prod(x.shape[2:]), filters * math.prod(w.shape[2:])),)
+        phases: tuple[tuple[int, int], ...] = ((places, taps),)
+    elif problem.direction is Direction.BACKWARD_FILTER:
+        phases = ((taps, places),)
+    else:
+        phases, rows = _backward_data_phases(problem, rows), w.shape[1]
+    return Outline(Extents(x.dtype, rows, groups, phases), _may_read_vectors(problem))
+
+
+def _backward_data_phases(problem: ConvolutionProblem, filters: int) -> tuple[tuple[int, int], ...]:
+    """Columns and summands of each phase, as `_backward_data` has them."""
+    x, w, conv = problem.x, problem.w, problem.convolution
+    phases = [(x.shape[0], filters)]
+    for extent, taps, stride, dilation, (padding, _) in zip(
+        x.shape[2:], w.shape[2:], conv.stride, conv.dilation, conv.padding, strict=True
+    ):
+        period = stride // math.gcd(stride, dilation)
+        along = [
+            (
+                len(range(place, extent, stride)),
+                next(
+                    (
+                        len(range(r, taps, period))
+                        for r in range(period)
+                        if (place + padding - r * dilation) % stride == 0
+                    ),
+                    0,
+                ),
+            )
+            for place in range(min(stride, extent))
+        ]
+        phases = [(columns * places, summands * count) for columns, summands in phases for places, count in along]
+    return tuple(phases)
+
+
+def _may_read_vectors(problem: ConvolutionProblem) -> bool:
+    """Whether the operand that is gathered may be read 16 bytes at a time: not where only taps are beside each other in memory."""
+    conv, gathered = problem.convolution, problem.y if problem.direction is Direction.BACKWARD_DATA else problem.x
+    return 1 in gathered.strides[:2] or any(
+        step == 1 and (taps <= stride or dilation > 1)
+        for step, taps, stride, dilation in zip(
+            gathered.strides[2:], problem.w.shape[2:], conv.stride, conv.dilation, strict=True
+        )
     )
 
 

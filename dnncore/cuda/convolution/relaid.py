@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from dnncore.backend import Offer
@@ -101,6 +101,9 @@ def _to_relay(problem: ConvolutionProblem | FusedConvolutionProblem) -> list[tup
 
 def _relaid(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:
     """The operands that are copied, as they are in the workspace."""
-    return {
-        name: TensorDescriptor.packed(tensor.shape, tensor.dtype, Layout.NHWC) for name, tensor in _to_relay(problem)
-    }
+    return {name: _channels_last(tensor) for name, tensor in _to_relay(problem)}
+
+
+@lru_cache(maxsize=32)  # a residual is as y is, and a convolution with an epilogue has the operands of one without
+def _channels_last(tensor: TensorDescriptor) -> TensorDescriptor:
+    return TensorDescriptor.packed(tensor.shape, tensor.dtype, Layout.NHWC)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -147,31 +147,37 @@ class _Arrangement:
 
     Args:
         inner: That convolution.
-        moved: What is split or joined, by the problem's names; of the filter, for each output of a block. They share their phases.
+        moved: What is split or joined, by the problem's names; of the filter, for the first output of a block.
+        outputs: Of a block, along each dimension; for each of them the filter is split.
+        of_output: Rows of the filter's phases from those of one output of a block to those of the next.
         has_gaps: Which of them have channels or filters that nothing is split into.
     """
 
     inner: _Problem
-    moved: Mapping[str, tuple[Phases, ...]]
+    moved: Mapping[str, Phases]
+    outputs: int
+    of_output: int
     has_gaps: Collection[str]
 
     @property
     def nbytes(self) -> int:
         """Workspace for all phases."""
-        return sum(aligned(phases[0].phases.nbytes) for phases in self.moved.values())
+        return sum([aligned(each.phases.nbytes) for each in self.moved.values()])
 
     def moving_seconds(self, figures: DeviceFigures) -> float:
         """Estimated time of splitting inputs and joining the output, without the convolution."""
-        return sum([each.seconds(figures) for phases in self.moved.values() for each in phases]) + (
-            len(self.has_gaps) * figures.launch_seconds
-        )
+        each: list[float] = []
+        for name, phases in self.moved.items():
+            times = self.outputs**self.inner.convolution.spatial_ndim if name == "w" else 1
+            each += [phases.seconds(figures)] * times
+        return sum(each) + len(self.has_gaps) * figures.launch_seconds
 
     def places(self) -> dict[str, Place]:
         """Where phases are in the workspace, one after the other."""
         places, offset = {}, 0
         for name, phases in self.moved.items():
             places[name] = Place(WORKSPACE, offset)
-            offset += aligned(phases[0].phases.nbytes)
+            offset += aligned(phases.phases.nbytes)
         return places
 
 
@@ -213,9 +219,7 @@ def _arrangements(problem: _Problem) -> tuple[_Arrangement, ...]:
         for outputs in _OUTPUTS_OF_BLOCKS
         if (_why_not(problem) if outputs == 1 else _why_no_blocks(problem, outputs)) is None
     ]
-    return tuple(
-        each for each in found if max([phases.padded_size for some in each.moved.values() for phases in some]) <= MOST
-    )
+    return tuple([each for each in found if max([phases.padded_size for phases in each.moved.values()]) <= MOST])
 
 
 def _why_no_blocks(problem: _Problem, outputs: int) -> str | None:
@@ -263,33 +267,33 @@ def _arrangement(problem: _Problem, outputs: int) -> _Arrangement:
     channels, filters = widen(w.shape[1] * math.prod(block)), w.shape[0]
     before = tuple([padding for padding, _ in conv.padding])
     images = Phases.of(x, places, block, channels * conv.groups, innermost=innermost, before=before)
-    moved: dict[str, tuple[Phases, ...]] = {"x": (images,)}
-    split = partial(Phases.of, w, taps, block, channels, innermost=innermost, taps_of=conv)
+    moved = {"x": images, "w": Phases.of(w, taps, block, channels, innermost=innermost, taps_of=conv)}
     phases_of_y = y
-    if outputs == 1:
-        moved["w"] = (split(),)
-    else:
+    of_filter, of_output = (1, w.shape[0]) if innermost else (of_block, 1)
+    if outputs > 1:
         filters = widen(filters * of_block)
-        of_filter, of_output = (1, w.shape[0]) if innermost else (of_block, 1)
-        moved["w"] = tuple(
-            split(before=tuple(step * q for step, q in zip(conv.stride, place, strict=True))).in_rows(
-                filters, number * of_output, of_filter
-            )
-            for number, place in enumerate(itertools.product(range(outputs), repeat=conv.spatial_ndim))
-        )
-        moved["y"] = (Phases.of(y, across, (outputs,) * conv.spatial_ndim, filters, innermost=innermost),)
-        phases_of_y = moved["y"][0].phases
-    has_gaps = {name for name, phases in moved.items() if phases[0].has_more_channels}
+        moved["w"] = moved["w"].in_rows(filters, of_filter)
+        moved["y"] = Phases.of(y, across, (outputs,) * conv.spatial_ndim, filters, innermost=innermost)
+        phases_of_y = moved["y"].phases
+    has_gaps = {name for name, phases in moved.items() if phases.has_more_channels}
     if filters > w.shape[0] * of_block:
         has_gaps.add("w")
     # A rotated filter's phases are split from its last tap on, so that they are not rotated any more.
     dense = _dense(dilation, conv.groups, conv.math)
-    of_x, of_w = images.phases, moved["w"][0].phases
+    of_x, of_w = images.phases, moved["w"].phases
     if isinstance(problem, ConvolutionProblem):  # `replace` takes twice as long
         inner: _Problem = ConvolutionProblem(problem.direction, of_x, of_w, phases_of_y, dense)
     else:
         inner = replace(problem, x=of_x, w=of_w, y=phases_of_y, convolution=dense)
-    return _Arrangement(inner, moved, has_gaps - {_names(problem)[-1]})
+    return _Arrangement(inner, moved, outputs, of_output, has_gaps - {_names(problem)[-1]})
+
+
+def _filters(problem: _Problem, arrangement: _Arrangement) -> Iterator[Phases]:
+    """Of the filter for each output of a block; they share their phases."""
+    stride = problem.convolution.stride
+    for number, place in enumerate(itertools.product(range(arrangement.outputs), repeat=len(stride))):
+        before = [step * q for step, q in zip(stride, place, strict=True)]
+        yield arrangement.moved["w"].beside(number * arrangement.of_output, before)
 
 
 @lru_cache(maxsize=16)
@@ -312,15 +316,15 @@ def _calls(problem: _Problem, arrangement: _Arrangement, prepare: Callable[[], C
     calls: list[Calls] = []
     for name, phases in arrangement.moved.items():
         if name in arrangement.has_gaps:
-            calls.append((Memset(own[name], 0, phases[0].phases.nbytes),))
+            calls.append((Memset(own[name], 0, phases.phases.nbytes),))
         if name != output:
-            calls += [each.split(given[name], own[name], figures) for each in phases]
+            every = _filters(problem, arrangement) if name == "w" else (phases,)
+            calls += [each.split(given[name], own[name], figures) for each in every]
     places = tuple((given | own)[name] for name in names)
     rest = Place(WORKSPACE, arrangement.nbytes)
     # The operation's alpha is the convolution's: sums beyond the range of 16 bits may be within it when they are scaled.
     calls.append(rewired(prepare(), places, rest, beta=0.0) if output in own else rewired(prepare(), places, rest))
     if output in own:
-        (whole,) = arrangement.moved[output]
-        joined = whole.join(own[output], given[output], figures)
+        joined = arrangement.moved[output].join(own[output], given[output], figures)
         calls.append(rewired(joined, tuple(map(Place, range(len(names)))), alpha=1.0))
     return tuple(call for some in calls for call in some)

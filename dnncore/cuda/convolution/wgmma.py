@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from dnncore.backend import Offer
 from dnncore.bounds import Searched
@@ -29,7 +29,16 @@ from dnncore.cuda.convolution.copy_engine import (
 )
 from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
 from dnncore.cuda.convolution.one_row import with_one_row
-from dnncore.cuda.convolution.wgmma_launch import LEAST_ROW_BYTES, Launch, Phase, launches, tiles
+from dnncore.cuda.convolution.wgmma_launch import (
+    LEAST_ROW_BYTES,
+    OF_MEMORY_RATE,
+    Launch,
+    Pace,
+    Phase,
+    fastest,
+    launches,
+    tiles,
+)
 from dnncore.cuda.convolution.wgmma_output import finish, residual_map, why_not_finished
 from dnncore.cuda.convolution.wgmma_tile import (
     DTYPES,
@@ -50,7 +59,7 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 
-__all__ = ["WgmmaConvolution", "forward_phase", "why_not_forward"]
+__all__ = ["WgmmaConvolution", "forward_launches", "forward_phase", "why_not_forward"]
 
 _DTYPES = (*DTYPES, DType.INT8, DType.FLOAT32)
 
@@ -72,8 +81,13 @@ class WgmmaConvolution(Searched):
         return tuple(unit(dtype, tile, backward=False) for dtype in _DTYPES for tile in tiles(dtype, backward=False))
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
-        """What its products take at the full rate."""
-        return least_of_wgmma(problem, figures, _DTYPES)
+        """What its products take at the full rate, or memory for what it reads at least of x and for all else."""
+        least = least_of_wgmma(problem, figures, _DTYPES)
+        if not 0 < least < math.inf:
+            return least
+        x, y = problem.x, problem.y
+        unread = max(x.size - y.size // y.shape[1] * x.shape[1], 0) * x.dtype.itemsize
+        return max(least, (operand_bytes(problem) - unread) / (figures.bytes_per_second * OF_MEMORY_RATE))
 
     def search(
         self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures
@@ -81,38 +95,48 @@ class WgmmaConvolution(Searched):
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
         given, problem = problem, with_one_row(problem)
         plain = problem if isinstance(problem, ConvolutionProblem) else problem.plain
-        reason = why_not_forward(plain, figures) or why_not_finished(problem, why_no_matrix)
+        options = forward_launches(plain, figures)
+        if isinstance(options, str):
+            return options
+        reason = why_not_finished(problem, why_no_matrix)
         if reason is not None:
             return reason
-        found = _launches(plain, figures)
-        counts = (
-            plain.y.size // plain.y.shape[1],
-            plain.x.size // plain.x.shape[1],
-            plain.w.shape[0],
-            max(launch.pixel_tiles * launch.filter_tiles for launch in found),
+        # All but what lies between the pixels that strides reach is read and written; pixels of few channels count for more.
+        nbytes = operand_bytes(problem) + _in_vain(plain.x) + _in_vain(plain.y)
+        x_bytes = plain.x.size * plain.x.dtype.itemsize
+        seconds, launch = fastest(
+            [
+                (pace.seconds(nbytes - max(x_bytes - pace.gathered_bytes, 0), figures), pace.busy, launch)
+                for launch, pace in options
+            ]
         )
-        if max(counts) > MOST:
-            return f"{counts} pixels of y and x, filters and tiles; at most {MOST}"
-        choices = [launch.estimate(_nbytes(problem, plain, launch), figures) for launch in found]
-        estimate = min(choices, key=lambda each: (each.seconds, each.busy))
-        launch = found[choices.index(estimate)]
-        yield estimate.seconds
+        yield seconds
         return Offer(
-            estimate.seconds,
+            seconds,
             partial(_calls, problem, launch, figures, computing_elsewhere(self.elsewhere, given, figures)),
             math="tf32" if plain.x.dtype is DType.FLOAT32 else "dtype",
         )
 
 
-def _launches(problem: ConvolutionProblem, figures: DeviceFigures) -> list[Launch]:
-    """One for each tile that suits the convolution."""
-    x, w = problem.x, problem.w
+@lru_cache(maxsize=8)  # a fused convolution and one that it is composed of, and both over copies, have the same ones
+def forward_launches(problem: ConvolutionProblem, figures: DeviceFigures) -> tuple[tuple[Launch, Pace], ...] | str:
+    """One for each tile that suits the convolution; or the reason why there is none."""
+    reason = why_not_forward(problem, figures)
+    if reason is not None:
+        return reason
+    x, w, y = problem.x, problem.w, problem.y
     if x.dtype is DType.INT8:
         phases = ((tile, forward_phase(problem, tile.slab(x.dtype))) for tile in tiles(x.dtype, backward=False))
         made = (Launch(x, w, (phase,), tile, backward=False) for tile, phase in phases)
-        return [launch for launch in made if launch.suits(figures.multiprocessors)]
-    phase = forward_phase(problem, ROW_BYTES // x.dtype.itemsize)
-    return launches(x, w, [phase], figures.multiprocessors, backward=False)
+        found = [launch for launch in made if launch.suits(figures.multiprocessors)]
+    else:
+        phase = forward_phase(problem, ROW_BYTES // x.dtype.itemsize)
+        found = launches(x, w, [phase], figures.multiprocessors, backward=False)
+    most_tiles = max([launch.pixel_tiles * launch.filter_tiles for launch in found])
+    counts = (y.size // y.shape[1], x.size // x.shape[1], w.shape[0], most_tiles)
+    if max(counts) > MOST:
+        return f"{counts} pixels of y and x, filters and tiles; at most {MOST}"
+    return tuple([(launch, launch.pace(figures)) for launch in found])
 
 
 def why_not_forward(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
@@ -151,13 +175,6 @@ def forward_phase(problem: ConvolutionProblem, slab: int) -> Phase:
         slabs=(0, -(-problem.w.shape[1] // slab)),
         slab=slab,
     )
-
-
-def _nbytes(problem: ConvolutionProblem | FusedConvolutionProblem, plain: ConvolutionProblem, launch: Launch) -> int:
-    """What is read and written: all but what lies between the pixels that strides reach; pixels of few channels count for more."""
-    gathered = sum(phase.gathered_bytes(launch.tile) for phase in launch.phases)
-    x_bytes = plain.x.size * plain.x.dtype.itemsize
-    return operand_bytes(problem) - max(x_bytes - gathered, 0) + _in_vain(plain.x) + _in_vain(plain.y)
 
 
 def _in_vain(images: TensorDescriptor) -> int:

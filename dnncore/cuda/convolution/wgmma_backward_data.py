@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 from dnncore.backend import Offer
 from dnncore.bounds import Searched
-from dnncore.choice import fastest
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
+from dnncore.cuda.convolution.copies import fastest_copy
 from dnncore.cuda.convolution.copy_engine import Window, why_not_copied, why_not_gathered, why_not_stored
 from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
-from dnncore.cuda.convolution.wgmma_launch import Launch, Phase, launches, tiles
+from dnncore.cuda.convolution.wgmma_launch import OF_MEMORY_RATE, Launch, Phase, fastest, launches, tiles
 from dnncore.cuda.convolution.wgmma_tile import (
     DTYPES,
     LONGEST_SUM,
@@ -41,14 +41,13 @@ from dnncore.cuda.convolution.wgmma_tile import (
     unit,
     why_no_wgmma,
 )
-from dnncore.cuda.tensor import ADD
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import AddProblem, ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["WgmmaBackwardData", "phases"]
 
@@ -156,9 +155,12 @@ class WgmmaBackwardData(Searched):
         return tuple(unit(dtype, tile, backward=True) for dtype in _DTYPES for tile in tiles(dtype, backward=True))
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """What its products take at the full rate: those of dx's pixels, of which padding may leave fewer than y has."""
+        """What memory takes, or its products at the full rate: of dx's pixels, of which padding may leave fewer than y has."""
         least = least_of_wgmma(problem, figures, _DTYPES)
-        return least * min(1.0, _least_macs(problem) / problem.macs) if 0 < least < math.inf else least
+        if not 0 < least < math.inf:
+            return least
+        memory = operand_bytes(problem) / (figures.bytes_per_second * OF_MEMORY_RATE)
+        return max(least * min(1.0, _least_macs(problem) / problem.macs), memory)
 
     def search(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Generator[float, None, Offer | str]:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
@@ -168,10 +170,11 @@ class WgmmaBackwardData(Searched):
         exchange = _Exchange.of(problem.w, figures) if problem.x.dtype is DType.FLOAT32 else None
         w = problem.w if exchange is None else exchange.w
         found = launches(problem.y, w, phases(problem), figures.multiprocessors, backward=True)
-        choices = [launch.estimate(operand_bytes(problem), figures) for launch in found]
-        estimate = min(choices, key=lambda each: (each.seconds, each.busy))
-        launch = found[choices.index(estimate)]
-        seconds = estimate.seconds + (0.0 if exchange is None else exchange.offer.seconds)
+        nbytes, paces = operand_bytes(problem), [launch.pace(figures) for launch in found]
+        seconds, launch = fastest(
+            [(pace.seconds(nbytes, figures), pace.busy, launch) for launch, pace in zip(found, paces, strict=True)]
+        )
+        seconds += 0.0 if exchange is None else exchange.offer.seconds
         yield seconds
         elsewhere = computing_elsewhere(self.elsewhere, problem, figures)
         return Offer(
@@ -200,9 +203,7 @@ class _Exchange:
         pitch = aligned(k * w.dtype.itemsize) // w.dtype.itemsize
         exchanged = TensorDescriptor(w.dtype, (c, k, r, s), (r * s * pitch, 1, s * pitch, pitch))
         given = TensorDescriptor(w.dtype, (c, k, r, s), (of_c, of_k, of_r, of_s))
-        found = fastest(ADD, AddProblem(given, exchanged), figures, lambda offer: not offer.workspace_bytes)
-        assert found is not None, "the last algorithm copies everything, without a workspace"
-        return cls(exchanged, found[1])
+        return cls(exchanged, fastest_copy(given, exchanged, figures))
 
     def calls(self) -> Calls:
         """From the operand into the workspace."""

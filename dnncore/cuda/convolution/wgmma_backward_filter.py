@@ -10,6 +10,7 @@ bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,7 @@ from functools import cache
 from dnncore.backend import Offer
 from dnncore.bounds import Searched
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.convolution.filter_launch import searching_offer, why_not_fed
+from dnncore.cuda.convolution.filter_launch import least_seconds, searching_offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
 from dnncore.cuda.convolution.operands import narrowed
 from dnncore.cuda.convolution.wgmma_tile import DTYPES, least_of_wgmma, why_no_wgmma
@@ -34,6 +35,8 @@ TILES = (
     Tile(64, 576, 6, in_patches=True),
 )
 """Of equal estimates the first is taken: where a tile of 64 x 256 has all columns, an H200 was seen to be faster by a tenth."""
+
+_FEWEST_SUMS = min(tile.sums for tile in TILES)
 
 
 @cache
@@ -69,8 +72,12 @@ class WgmmaBackwardFilter(Searched):
         return (*multiplying, *map(_sum_unit, (*DTYPES, DType.FLOAT32)))
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """What its products take at the full rate."""
-        return least_of_wgmma(narrowed(problem), figures)
+        """What products and memory take in schedules without waste."""
+        least = least_of_wgmma(narrowed(problem), figures)
+        if not 0 < least < math.inf:
+            return least
+        rate = figures.products_per_second(Maths.of(problem.x.dtype))
+        return least_seconds(problem, rate, _FEWEST_SUMS, figures)
 
     def search(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Generator[float, None, Offer | str]:
         """What the fastest schedule takes, or the reason why none suits the problem."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -41,14 +42,14 @@ from dnncore.cuda.convolution.wgmma_tile import (
     unit,
 )
 from dnncore.cuda.params import record
-from dnncore.cuda.tensor_map import TensorMap
+from dnncore.cuda.tensor_map import TENSOR_MAP_BYTES, TensorMap
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
-__all__ = ["LEAST_ROW_BYTES", "Estimate", "Launch", "Phase", "launches", "tiles"]
+__all__ = ["LEAST_ROW_BYTES", "OF_MEMORY_RATE", "Launch", "Pace", "Phase", "fastest", "launches", "tiles"]
 
-_NO_PHASE = 2**31 - 1
+_NO_PHASE, _NO_MAP = 2**31 - 1, bytes(TENSOR_MAP_BYTES)
 
 # Of the estimate, fitted to layers of ResNet-50, VGG and GoogLeNet on an H200 (docs/worklog-convolution.md): the share of the
 # products per second that the units reach at the clock that power leaves; clocks of a tile beside its products, and of each of its
@@ -64,7 +65,7 @@ _INT8_OUTPUT_CLOCKS = 0.33
 _GATHERED_BYTES, _ARRIVING_BYTES = 24.5, 42
 _SHORT_OF_CHANNELS = 1.3
 _FILLED_UP = 0.5
-_OF_MEMORY_RATE, _OF_SCATTERED_MEMORY_RATE = 0.88, 0.72
+OF_MEMORY_RATE, _OF_SCATTERED_MEMORY_RATE = 0.88, 0.72
 _LAUNCHES, _MEMORY_LAUNCHES = 0.9, 0.5
 _LEAST_TURN = 0.2
 LEAST_ROW_BYTES = 104
@@ -178,12 +179,29 @@ class Phase:
         return (self.steps + filled_up) * (tile.columns + rows) * tile.row_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Seconds of a launch, and those that its multiprocessors are busy. Immutable."""
+class Pace(NamedTuple):
+    """What a launch takes, whatever its operands' way through memory. Immutable.
 
-    seconds: float
+    Args:
+        busy: Seconds that its multiprocessors are busy.
+        least: Seconds that it takes at least, until the last of them has finished.
+        loads: Seconds of what arrives at them.
+        start: Seconds until it arrives, or memory is busy.
+        of_memory_rate: At which operands are read and written.
+        gathered_bytes: What is loaded of the images that are read.
+    """
+
     busy: float
+    least: float
+    loads: float
+    start: float
+    of_memory_rate: float
+    gathered_bytes: int
+
+    def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
+        """Of the launch, with so many bytes of operands on their way through memory."""
+        memory = nbytes / (figures.bytes_per_second * self.of_memory_rate)
+        return max(self.least, max(self.loads, memory) + self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +257,7 @@ class Launch:
     @property
     def pixel_tiles(self) -> int:
         """How many there are along the pixels of all phases."""
-        return sum(phase.tiles(self.tile) for phase in self.phases)
+        return sum([phase.tiles(self.tile) for phase in self.phases])
 
     def suits(self, multiprocessors: int) -> bool:
         """Whether the tile is for such phases: patches are for one by dense filters, clusters for few outputs.
@@ -268,22 +286,22 @@ class Launch:
             return next(count for count in range(blocks, 0, -1) if math.gcd(count, self.filter_tiles) == 1)
         return blocks
 
-    def estimate(self, nbytes: int, figures: DeviceFigures) -> Estimate:
-        """Time of the turns that the blocks take, of loads, or of so many bytes of operands on their way through memory.
+    def pace(self, figures: DeviceFigures) -> Pace:
+        """Time of the turns that the blocks take, and of loads.
 
         Tiles of other filters of the same pixels read x at the same time, and the second-level cache reads it once for all of
         them; but it arrives at each multiprocessor.
         """
         tile = self.tile
         if tile.cluster:
-            return self._estimate_of_clusters(nbytes, figures)
+            return self._pace_of_clusters(figures)
         maths = Maths.TF32 if self.w.dtype is DType.FLOAT32 else Maths.of(self.w.dtype)
         of_products = _OF_PRODUCTS if tile.patch is None else _OF_PRODUCTS_IN_PATCHES
         rate = figures.products_per_second(maths) / figures.multiprocessors * of_products
-        rows = (
-            -(-self.rows // BOX_FILTERS) * BOX_FILTERS / self.filter_tiles
-        )  # of a tile, but those that no consumer multiplies
-        scatters = any(not is_matrix(phase.y) for phase in self.phases)
+        filter_tiles = self.filter_tiles
+        # Of a tile, but those that no consumer multiplies.
+        rows = -(-self.rows // BOX_FILTERS) * BOX_FILTERS / filter_tiles
+        scatters = False in [is_matrix(phase.y) for phase in self.phases]
         if scatters:
             tile_clocks: float = _SCATTERED_TILE_CLOCKS
         elif tile.patch is None:
@@ -291,39 +309,42 @@ class Launch:
             tile_clocks = _TILE_CLOCKS + min(tile.columns, n * math.prod(places)) * rows * _OUTPUT_CLOCKS
         else:
             tile_clocks = _PATCH_CLOCKS
-        busy = turns = turn = gathered = arriving = 0.0
+        channels, product = self.images.shape[1], self.product
+        busy = turns = turn = arriving = 0.0
+        gathered_bytes = 0
         for phase in self.phases:
-            summands = phase.summands(self.images.shape[1], self.product)
+            summands = phase.summands(channels, product)
             products = tile.columns * rows * summands / rate
             turn = products + tile_clocks / figures.clock_hz
             if tile.patch is not None and maths is Maths.INT8:
                 # Of two patches each consumer multiplies one and finishes it, while the other multiplies at most.
                 finishing = tile.columns * rows * _INT8_OUTPUT_CLOCKS / figures.clock_hz
                 turn = max(turn, (products + finishing) / 2)
-            shares = phase.tiles(tile) * self.filter_tiles / figures.multiprocessors
+            shares = phase.tiles(tile) * filter_tiles / figures.multiprocessors
             turns += shares
             busy += shares * turn
-            gathered += phase.gathered_bytes(tile)
-            short = phase.short_slab(self.images.shape[1], self.product)
+            gathered_bytes += phase.gathered_bytes(tile)
+            short = phase.short_slab(channels, product)
             arriving += shares * phase.arriving_bytes(tile, rows, short)
         busy += (math.ceil(turns) - turns) * turn
-        if tile.patch is None and self.images.shape[1] < self.phases[0].slab:
+        gathered = float(gathered_bytes)
+        if tile.patch is None and channels < self.phases[0].slab:
             gathered *= _SHORT_OF_CHANNELS
         loads = (
             max(gathered / (_GATHERED_BYTES * figures.multiprocessors), arriving / _ARRIVING_BYTES) / figures.clock_hz
         )
-        memory = nbytes / (figures.bytes_per_second * (_OF_SCATTERED_MEMORY_RATE if scatters else _OF_MEMORY_RATE))
         start = figures.launch_seconds * min(turns + _LEAST_TURN, 1.0)
-        return Estimate(max(busy + _LAUNCHES * start, max(loads, memory) + _MEMORY_LAUNCHES * start), busy)
+        of_memory_rate = _OF_SCATTERED_MEMORY_RATE if scatters else OF_MEMORY_RATE
+        return Pace(busy, busy + _LAUNCHES * start, loads, _MEMORY_LAUNCHES * start, of_memory_rate, gathered_bytes)
 
-    def _estimate_of_clusters(self, nbytes: int, figures: DeviceFigures) -> Estimate:
-        """Time of what follows one another in a block, and of what blocks take from each other; or of so many bytes of operands."""
+    def _pace_of_clusters(self, figures: DeviceFigures) -> Pace:
+        """Time of what follows one another in a block, and of what blocks take from each other."""
         steps = -(-self.phases[0].steps // self.tile.cluster)
         waves = self.blocks(figures.multiprocessors) / figures.multiprocessors
         clocks = _CLUSTER_CLOCKS + steps * _CLUSTER_STEP_CLOCKS + waves * _CLUSTER_WAVE_CLOCKS
         seconds = (clocks + _EXCHANGE_CLOCKS[self.tile.cluster]) / figures.clock_hz
-        memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
-        return Estimate(max(seconds, memory), seconds * waves)
+        gathered_bytes = sum([phase.gathered_bytes(self.tile) for phase in self.phases])
+        return Pace(seconds * waves, seconds, 0.0, 0.0, OF_MEMORY_RATE, gathered_bytes)
 
     def params(self) -> np.ndarray:
         """The parameter struct, all but addresses and what follows a convolution."""
@@ -335,21 +356,26 @@ class Launch:
             filter_tiles=self.filter_tiles,
             filter_box=self.box_rows,
         )
-        params["phases"]["pixel_tiles"] = _NO_PHASE
-        tiles = 0
-        for field, phase in zip(params["phases"], self.phases, strict=False):
-            field["pixel_tiles"] = tiles
-            for name in ("slabs", "taps", "first_tap", "next_tap", "dilation"):
-                field[name] = getattr(phase, name)
-            field["output"] = phase.window.outputs if tile.patch is None else phase.patches(tile.patch)
-            field["stride"] = phase.window.steps
-            short = None if tile.cluster else phase.short_slab(self.images.shape[1], self.product)
-            if short is not None:
-                field["slabs"][1] -= 1
-                field["short_channel"], field["short_first"], field["short_products"] = short
-            field["padding"] = [-first for first in phase.window.first]
-            field["gathers"] = not reads_matrix(self.images, phase.window)
-            field["scatters"] = tile.patch is None and not is_matrix(phase.y)
+        phases, channels, tiles = params["phases"], self.images.shape[1], 0
+        phases["pixel_tiles"] = _NO_PHASE
+        for i, phase in enumerate(self.phases):
+            window, (first, behind) = phase.window, phase.slabs
+            short = None if tile.cluster else phase.short_slab(channels, self.product)
+            phases[i] = (
+                *(_NO_MAP, _NO_MAP),
+                (first, behind if short is None else behind - 1),
+                phase.taps,
+                phase.first_tap,
+                phase.next_tap,
+                window.outputs if tile.patch is None else phase.patches(tile.patch),
+                window.steps,
+                (-window.first[0], -window.first[1]),
+                phase.dilation,
+                *((0, 0, 0) if short is None else (short.products, short.first, short.channel)),
+                tiles,
+                not reads_matrix(self.images, window),
+                tile.patch is None and not is_matrix(phase.y),
+            )
             tiles += phase.tiles(tile)
         return params
 
@@ -406,6 +432,19 @@ class Launch:
         if w.dtype is DType.INT8:
             return groups_map(w, tile.slab(w.dtype), self.box_rows)
         return _rounded(filters_map(w, tile.slab(w.dtype), self.box_rows))
+
+
+def fastest(options: Sequence[tuple[float, float, Launch]]) -> tuple[float, Launch]:
+    """Seconds of the fastest launch, of equal ones the one with least to do, and that launch.
+
+    Args:
+        options: Of each its seconds, those that its multiprocessors are busy, and the launch.
+    """
+    seconds, _, launch = min(options, key=_SECONDS_AND_BUSY)
+    return seconds, launch
+
+
+_SECONDS_AND_BUSY = itemgetter(0, 1)
 
 
 def _rounded(operand: TensorMap) -> TensorMap:

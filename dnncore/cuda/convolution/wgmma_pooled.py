@@ -66,7 +66,7 @@ class WgmmaPooled(Bounded):
         if isinstance(elsewhere, str):
             return elsewhere
         return Offer(
-            launch.estimate(operand_bytes(problem), figures).seconds,
+            launch.pace(figures).seconds(operand_bytes(problem), figures),
             partial(_calls, problem, launch, figures, elsewhere),
             elsewhere.workspace_bytes,
         )

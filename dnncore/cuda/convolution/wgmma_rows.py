@@ -165,8 +165,12 @@ class WgmmaRows(Bounded):
         )
 
     def least_seconds(self, problem: Problem, figures: DeviceFigures) -> float:
-        """What its products take at the full rate."""
-        return least_of_wgmma(problem, figures, _DTYPES)
+        """What its products take at the full rate, or memory."""
+        least = least_of_wgmma(problem, figures, _DTYPES)
+        if not 0 < least < math.inf:
+            return least
+        memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        return max(least, memory) + _LAUNCHES * figures.launch_seconds
 
     def offer(self, problem: Problem, figures: DeviceFigures) -> Offer | str:
         """What it takes; or the reason why it does not suit the problem."""

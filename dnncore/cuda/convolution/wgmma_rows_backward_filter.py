@@ -170,8 +170,10 @@ class WgmmaRowsBackwardFilter(Bounded):
         return (*multiplying, *map(_sum_unit, (*DTYPES, DType.FLOAT32)))
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """What its products take at the full rate."""
-        return least_of_wgmma(narrowed(problem), figures)
+        """What its products take at the full rate, or memory; and the launches."""
+        least = least_of_wgmma(narrowed(problem), figures)
+        memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        return max(least, memory) + (_LAUNCHES + _SUM_LAUNCHES) * figures.launch_seconds
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What it takes; or the reason why it does not suit the problem."""

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
-from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, correlation_or_reason
+from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, correlation_or_reason, least_points
 from dnncore.cuda.params import FLOATING, c_type, generate, small_divisor
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -110,7 +111,7 @@ class _Kernel:
 
 
 @dataclass(frozen=True)
-class FusedWinograd:
+class FusedWinograd(Bounded):
     """3x3 filters, stride 1, forward and backward-data; no workspace. Immutable."""
 
     name: str
@@ -119,6 +120,19 @@ class FusedWinograd:
     @cached_property
     def _error_factor(self) -> float:
         return self.kernel.filtering.forward_factor()
+
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What the products take in full blocks, and the images' way through memory."""
+        x, y, dtype = problem.x, problem.y, problem.x.dtype
+        if problem.direction is Direction.BACKWARD_FILTER or dtype not in self.kernel.dtypes:
+            return math.inf
+        points = least_points(problem, self.kernel.filtering.outputs)
+        if points == math.inf:
+            return points
+        multiplications = points * x.shape[1] * problem.w.shape[0] / problem.convolution.groups
+        rate = figures.products_per_second(Maths.of(dtype.compute)) * self.kernel.of_rate
+        memory = (x.size + y.size) * dtype.itemsize / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        return figures.launch_seconds * _LAUNCHES + (memory + multiplications / rate) * (1 - 1e-9)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """For 3x3 filters and a grid that holds all blocks."""

@@ -20,7 +20,7 @@ from dnncore.cuda.params import ADDRESS, DIVISOR, FLOATING, SMALL_DIVISOR, divis
 from dnncore.descriptors import ConvolutionMode, TensorDescriptor
 from dnncore.problems import ConvolutionProblem, Direction
 
-__all__ = ["FIELDS", "PARAMS", "Correlation", "correlation_or_reason"]
+__all__ = ["FIELDS", "PARAMS", "Correlation", "correlation_or_reason", "least_points"]
 
 _TAPS = 3
 _MIN_GROUP_ROWS = 4
@@ -208,3 +208,13 @@ class Correlation:
 def correlation_or_reason(problem: ConvolutionProblem) -> Correlation | str:
     """What the transforms make of a convolution, or the reason why they are not made for it; once for all algorithms that ask."""
     return _why_not(problem) or Correlation.of(problem)
+
+
+def least_points(problem: ConvolutionProblem, outputs: int) -> float:
+    """Points of tiles of outputs x outputs, without what hangs over the edges; infinitely many where it has no such tiles."""
+    conv = problem.convolution
+    if problem.w.shape[2:] != (_TAPS, _TAPS) or conv.stride != (1, 1) or conv.dilation != (1, 1):
+        return math.inf
+    output = problem.x if problem.direction is Direction.BACKWARD_DATA else problem.y
+    places = output.shape[0] * output.shape[2] * output.shape[3]
+    return places * ((outputs + _TAPS - 1) / outputs) ** 2 * (1 - 1e-9)  # for what rounding adds

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import BoundedTwice
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, aligned, blocks_for, kernel_call, rewired
 from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
-from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, correlation_or_reason
+from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, correlation_or_reason, least_points
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
 from dnncore.cuda.params import FLOATING, c_type, generate_together
 from dnncore.cuda.unit import Unit
@@ -274,7 +274,7 @@ def _prepare(batch: _Batch, sizes: tuple[int, ...], parts: Mapping[int, _Part], 
 
 
 @dataclass(frozen=True)
-class NonfusedWinograd(Bounded):
+class NonfusedWinograd(BoundedTwice):
     """3x3 filters, stride 1, all three directions; a workspace that is bounded in batches. Immutable.
 
     Args:
@@ -309,6 +309,18 @@ class NonfusedWinograd(Bounded):
         )
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What the points of images take on their way through memory, and the products."""
+        points = least_points(problem, self.filtering.outputs)
+        if points == math.inf:
+            return points
+        x, y, filters, dtype = problem.x, problem.y, problem.w.shape[0], problem.x.dtype
+        nbytes = points * (x.shape[1] + filters) * dtype.compute.itemsize + (x.size + y.size) * dtype.itemsize / 2
+        multiplications = points * x.shape[1] * filters / problem.convolution.groups
+        rate = figures.products_per_second(Maths.of(dtype.compute)) * _OF_RATE
+        memory = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        return figures.launch_seconds * _LAUNCHES + (memory + multiplications / rate) * (1 - 1e-9)
+
+    def closer_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """All that it takes: the estimate does not ask how the products are computed."""
         correlation = correlation_or_reason(problem)
         if isinstance(correlation, str):

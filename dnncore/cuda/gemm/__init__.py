@@ -2,7 +2,7 @@
 
 from dnncore.cuda.gemm.algorithm import SplitGemm, TiledGemm, product_or_reason
 from dnncore.cuda.gemm.clamped import ClampedGemm, ClampedSplitGemm
-from dnncore.cuda.gemm.index_space import Digit, Epilogue, Extents, Phase, Product
+from dnncore.cuda.gemm.index_space import Digit, Epilogue, Extents, Outline, Phase, Product
 from dnncore.cuda.gemm.params import BLEND_AND_EPILOGUE, EPILOGUE, fields_of, fill_epilogue
 from dnncore.cuda.gemm.precomputed import PrecomputedGemm
 from dnncore.cuda.gemm.tiling import LONGEST_INT8_SUM
@@ -16,6 +16,7 @@ __all__ = [
     "Digit",
     "Epilogue",
     "Extents",
+    "Outline",
     "Phase",
     "PrecomputedGemm",
     "Product",

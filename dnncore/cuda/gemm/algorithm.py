@@ -13,7 +13,7 @@ import numpy as np
 from dnncore.backend import TICKET_BYTES, Offer
 from dnncore.bounds import Bounded
 from dnncore.cuda.calls import TICKETS, WORKSPACE, Calls, FieldPath, Place, WhereAligned, in_order, kernel_call
-from dnncore.cuda.gemm.index_space import Extents, Phase, Product
+from dnncore.cuda.gemm.index_space import Extents, Outline, Phase, Product
 from dnncore.cuda.gemm.kernel import (
     SUM_THREADS,
     Variant,
@@ -25,8 +25,15 @@ from dnncore.cuda.gemm.kernel import (
     why_no_tile,
 )
 from dnncore.cuda.gemm.params import MAX_PHASES, fields_of, make_params, tiles_along
-from dnncore.cuda.gemm.schedule import LONGEST_SUM, Schedule, choose_schedule, choose_split, least_seconds
-from dnncore.cuda.gemm.tiling import TILES, AnyTile, tile_counts
+from dnncore.cuda.gemm.schedule import (
+    LONGEST_SUM,
+    Schedule,
+    choose_schedule,
+    choose_split,
+    least_seconds,
+    parts_seconds,
+)
+from dnncore.cuda.gemm.tiling import PIPELINED_TILES, TILES, AnyTile, tile_counts
 from dnncore.cuda.gemm.vectors import vector_walks
 from dnncore.cuda.params import FULL_PRECISION
 from dnncore.cuda.traffic import operand_bytes
@@ -35,14 +42,15 @@ from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
 __all__ = [
-    "ExtentsOf",
+    "OutlineOf",
     "ProductOf",
     "SplitGemm",
     "TiledGemm",
     "batches",
     "joined_bytes",
-    "least_tiled_seconds",
+    "least_whole_seconds",
     "memory_seconds",
+    "outline_or_reason",
     "product_or_reason",
     "tiled_calls",
     "whole_schedule",
@@ -82,8 +90,8 @@ ResNet-50 and MobileNetV2 at batch 1, in a graph]."""
 ProductOf = Callable[[Any], Product | str]
 """Turns a problem into a product, or gives the reason why it is better not."""
 
-ExtentsOf = Callable[[Any], Extents | None]
-"""How large the product would be, where that alone says which tiles there are: in full precision. Else None."""
+OutlineOf = Callable[[Any], Outline | None]
+"""What is known of the product without making it; None where there is none, or where all of it is needed."""
 
 
 @lru_cache(maxsize=8)
@@ -118,28 +126,40 @@ def _of_written(product: Product) -> float:
     return _WRITTEN_AS_COLUMNS if is_packed else _WRITTEN_SINGLY
 
 
-def least_tiled_seconds(
-    product_of: ProductOf, extents_of: ExtentsOf | None, problem: Any, figures: DeviceFigures, *, whole: bool = False
-) -> float:
-    """Seconds that the product in tiles is not below; infinitely many where it is known that there is none.
+def outline_or_reason(product_of: ProductOf, outline_of: OutlineOf | None, problem: Any) -> Outline | str:
+    """What is known of a problem's product, which is made where nobody knows otherwise; or the reason why there is none."""
+    outline = None if outline_of is None else outline_of(problem)
+    if outline is not None:
+        return outline
+    product = product_or_reason(product_of, problem)
+    return product if isinstance(product, str) else Outline(product.extents, vector_walks(product) is not None)
 
-    Of a problem whose extents say enough no product is made, which takes longer than all else that a bound is made of.
+
+def least_whole_seconds(outline: Outline, problem: Any, figures: DeviceFigures, *, extended: bool = False) -> float:
+    """Seconds that a product is not below whose sums are not cut; infinitely many where no tile holds them.
 
     Args:
-        product_of: What the problem is as a product.
-        extents_of: How large that is.
-        problem: What is to be computed.
+        outline: What is known of the product.
+        problem: What is computed, or that product.
         figures: Of the device.
-        whole: Whether sums are not cut.
+        extended: Whether an epilogue follows.
     """
-    extents = None if extents_of is None else extents_of(problem)
-    if extents is not None:
-        return least_seconds(extents, TILES[extents.dtype], figures)
-    product = product_or_reason(product_of, problem)
-    if isinstance(product, str):
-        return math.inf
-    extended = whole and product.epilogue is not None
-    return least_seconds(product.extents, tiles_for(product, extended=extended, whole=whole), figures)
+    extents, longest = outline.extents, outline.extents.longest_sum
+    tiles = [tile for tile in _tiles_of(outline) if tile.longest_sum >= longest]
+    least = least_seconds(extents, tuple(tiles), figures)
+    if extents.dtype in FULL_PRECISION:
+        return least + _epilogue_seconds(extents, figures) if extended else least
+    if not isinstance(problem, Product):
+        least = max(least, operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE))
+    return max(least, _least_extended_seconds(extents, figures)) if extended else least
+
+
+def _tiles_of(outline: Outline) -> tuple[AnyTile, ...]:
+    """Those that may come into question; each that knows epilogues is as slow as one of the others."""
+    return (_TILES_OF_VECTORS if outline.may_read_vectors else TILES)[outline.extents.dtype]
+
+
+_TILES_OF_VECTORS = {dtype: (*tiles, *PIPELINED_TILES.get(dtype, ())) for dtype, tiles in TILES.items()}
 
 
 @lru_cache(maxsize=8)
@@ -214,22 +234,27 @@ class TiledGemm(Bounded):
         fused: Whether its products have epilogues.
         yields: Whether sums too long for one accumulator are left to a `SplitGemm` that comes before it: its own estimate is then
             never the lower one.
-        extents_of: How large that product is, where somebody knows without making it.
+        outline_of: What is known of that product without making it.
     """
 
     name: str
     product_of: ProductOf
     fused: bool = False
     yields: bool = False
-    extents_of: ExtentsOf | None = None
+    outline_of: OutlineOf | None = None
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
         return tuple(variant.unit for variant in variants(extended=self.fused))
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
-        """What the product takes on multiprocessors that never wait."""
-        return least_tiled_seconds(self.product_of, self.extents_of, problem, figures, whole=True)
+        """What the product takes on multiprocessors that never wait, and its epilogue, or memory."""
+        outline = outline_or_reason(self.product_of, self.outline_of, problem)
+        return (
+            math.inf
+            if isinstance(outline, str)
+            else least_whole_seconds(outline, problem, figures, extended=self.fused)
+        )
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes by estimate; a reason where the kernels' structs cannot hold the problem."""
@@ -243,12 +268,10 @@ class TiledGemm(Bounded):
         reason = why_not_launched(product, schedule.tile)
         if reason is not None:
             return reason
-        seconds = schedule.seconds + (_epilogue_seconds(product, figures) if extended else 0.0)
+        seconds = schedule.seconds + (_epilogue_seconds(product.extents, figures) if extended else 0.0)
         seconds = max(seconds, memory_seconds(problem, product, figures))
         if extended and product.dtype not in FULL_PRECISION:
-            rows = -(-product.rows // _LEAST_ROWS) * _LEAST_ROWS
-            elements = product.groups * rows * product.num_columns
-            seconds = max(seconds, elements * _LEAST_PRODUCTS / figures.products_per_second(Maths.FP32))
+            seconds = max(seconds, _least_extended_seconds(product.extents, figures))
         if product.dtype in _OF_16_BITS:
             least = _LEAST_EXTENDED_LAUNCHES if extended else _LEAST_LAUNCHES
             seconds = max(seconds, least * figures.launch_seconds)
@@ -258,10 +281,16 @@ class TiledGemm(Bounded):
         return Offer(seconds, partial(_whole_calls, product, schedule.tile, extended=self.fused))
 
 
-def _epilogue_seconds(product: Product, figures: DeviceFigures) -> float:
-    elements = product.groups * product.rows * product.num_columns
-    products = _EPILOGUE_PRODUCTS if product.dtype in FULL_PRECISION else _MATRIX_EPILOGUE_PRODUCTS
-    return elements * products / figures.products_per_second(Maths.FP32)
+def _epilogue_seconds(extents: Extents, figures: DeviceFigures) -> float:
+    """Of a product of one phase."""
+    products = _EPILOGUE_PRODUCTS if extents.dtype in FULL_PRECISION else _MATRIX_EPILOGUE_PRODUCTS
+    return extents.elements * products / figures.products_per_second(Maths.FP32)
+
+
+def _least_extended_seconds(extents: Extents, figures: DeviceFigures) -> float:
+    """What tensor cores take at least where an epilogue follows."""
+    elements = extents._replace(rows=-(-extents.rows // _LEAST_ROWS) * _LEAST_ROWS).elements
+    return elements * _LEAST_PRODUCTS / figures.products_per_second(Maths.FP32)
 
 
 def _whole_calls(product: Product, tile: AnyTile, *, extended: bool) -> Calls:
@@ -289,13 +318,13 @@ class SplitGemm(Bounded):
         name: See `backend.Algorithm`.
         product_of: What the problem is as a product.
         fused: Whether its products have epilogues.
-        extents_of: See `TiledGemm`.
+        outline_of: See `TiledGemm`.
     """
 
     name: str
     product_of: ProductOf
     fused: bool = False
-    extents_of: ExtentsOf | None = None
+    outline_of: OutlineOf | None = None
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
@@ -305,8 +334,13 @@ class SplitGemm(Bounded):
         return tuple(dict.fromkeys((*(variant.unit for variant in (*variants(), *extended, *joined)), *sums)))
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
-        """What the product takes on multiprocessors that never wait; every extended tile is as slow as one of the others."""
-        return least_tiled_seconds(self.product_of, self.extents_of, problem, figures)
+        """What the product takes on multiprocessors that never wait, and two parts of its sums on their way through memory."""
+        outline = outline_or_reason(self.product_of, self.outline_of, problem)
+        if isinstance(outline, str) or len(outline.extents.phases) != 1:
+            return math.inf
+        extents = outline.extents
+        sums = DType.INT32 if extents.dtype is DType.INT8 else extents.dtype.compute
+        return least_seconds(extents, _tiles_of(outline), figures) + 2 * parts_seconds(extents.elements, sums, figures)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What it takes where cutting the reduction is faster by estimate, or needed for accuracy; else the reason why not."""
@@ -328,7 +362,7 @@ class SplitGemm(Bounded):
             (tiles,) = tile_counts(chosen.tile, product)
             return f"{tiles} tiles of {summands} summands each are not worth splitting"
         if split.joined:
-            seconds = split.seconds + (_epilogue_seconds(product, figures) if self.fused else 0.0)
+            seconds = split.seconds + (_epilogue_seconds(product.extents, figures) if self.fused else 0.0)
             return Offer(
                 seconds, partial(_joined_calls, product, split, fused=self.fused), joined_bytes(product, split)
             )

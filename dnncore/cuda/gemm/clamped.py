@@ -12,11 +12,26 @@ from typing import Any
 from dnncore.backend import Offer
 from dnncore.bounds import Bounded
 from dnncore.cuda.calls import TICKETS, WORKSPACE, Call, Calls, Place, in_order, kernel_call
-from dnncore.cuda.gemm.algorithm import ProductOf, batches, joined_bytes, product_or_reason, why_not_launched
-from dnncore.cuda.gemm.index_space import Epilogue, Product
+from dnncore.cuda.gemm.algorithm import (
+    OutlineOf,
+    ProductOf,
+    batches,
+    joined_bytes,
+    outline_or_reason,
+    product_or_reason,
+    why_not_launched,
+)
+from dnncore.cuda.gemm.index_space import Epilogue, Extents, Product
 from dnncore.cuda.gemm.kernel import clamped_variant, clamped_variants, why_wide
 from dnncore.cuda.gemm.params import fields_of, make_params, tiles_along
-from dnncore.cuda.gemm.schedule import LONGEST_SUM, Schedule, choose_schedule, choose_split, least_seconds
+from dnncore.cuda.gemm.schedule import (
+    LONGEST_SUM,
+    Schedule,
+    choose_schedule,
+    choose_split,
+    least_seconds,
+    parts_seconds,
+)
 from dnncore.cuda.gemm.tiling import CLAMPED_TILES, AnyTile, Walk, choose_walks, tile_counts
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ActivationMode
@@ -48,21 +63,24 @@ class ClampedGemm(Bounded):
     Args:
         name: See `backend.Algorithm`.
         product_of: What the problem is as a product.
+        outline_of: What is known of that product without making it.
     """
 
     name: str
     product_of: ProductOf
+    outline_of: OutlineOf | None = None
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
         return tuple(variant.unit for variant in clamped_variants() if not variant.joined)
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
-        """What the product takes on multiprocessors that never wait."""
-        product = product_or_reason(self.product_of, problem)
-        if isinstance(product, str) or _why_not(product) is not None:
+        """What the product takes on multiprocessors that never wait, and writing the result."""
+        outline = outline_or_reason(self.product_of, self.outline_of, problem)
+        if isinstance(outline, str) or outline.extents.dtype not in CLAMPED_TILES:
             return math.inf
-        return least_seconds(product.extents, CLAMPED_TILES[product.dtype], figures)
+        extents = outline.extents
+        return least_seconds(extents, CLAMPED_TILES[extents.dtype], figures) + _writing_seconds(extents, figures)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes by estimate, reading a residual and writing the result."""
@@ -87,21 +105,26 @@ class ClampedSplitGemm(Bounded):
     Args:
         name: See `backend.Algorithm`.
         product_of: What the problem is as a product.
+        outline_of: What is known of that product without making it.
     """
 
     name: str
     product_of: ProductOf
+    outline_of: OutlineOf | None = None
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
         return tuple(variant.unit for variant in clamped_variants() if variant.joined)
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
-        """What the product takes on multiprocessors that never wait."""
-        product = product_or_reason(self.product_of, problem)
-        if isinstance(product, str) or _why_not(product) is not None:
+        """What the product takes on multiprocessors that never wait, two parts of its sums on their way, and writing the result."""
+        outline = outline_or_reason(self.product_of, self.outline_of, problem)
+        if isinstance(outline, str) or outline.extents.dtype not in CLAMPED_TILES or len(outline.extents.phases) != 1:
             return math.inf
-        return least_seconds(product.extents, _joining(product), figures)
+        extents = outline.extents
+        least = least_seconds(extents, _JOINING[extents.dtype], figures)
+        parts = 2 * parts_seconds(extents.elements, extents.dtype, figures)
+        return least + parts + _writing_seconds(extents, figures)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What it takes where cutting the reduction is faster by estimate, or needed for accuracy; else the reason why not."""
@@ -115,12 +138,12 @@ class ClampedSplitGemm(Bounded):
             return (
                 f"{len(product.phases)} dense products of {product.rows} x {product.num_columns}; needs one, not empty"
             )
-        widest = max(tile.columns for tile in _joining(product))
+        widest = max(tile.columns for tile in _JOINING[product.dtype])
         if product.num_columns * _LEAST_OF_TILE < widest:
             return f"{product.num_columns} columns leave most of a tile's {widest} empty"
         whole, summands = choose_schedule(product, CLAMPED_TILES[product.dtype], figures), product.longest_sum
         than = math.inf if summands > LONGEST_SUM else whole.seconds
-        split = choose_split(product, _joining(product), figures, than, joined=True, shortest=_SHORTEST_PART)
+        split = choose_split(product, _JOINING[product.dtype], figures, than, joined=True, shortest=_SHORTEST_PART)
         if split is None or not split.joined:
             (tiles,) = tile_counts(whole.tile, product)
             return f"{tiles} tiles of {summands} summands each are not worth splitting"
@@ -128,18 +151,22 @@ class ClampedSplitGemm(Bounded):
         return Offer(seconds, partial(_joined_calls, product, split), joined_bytes(product, split))
 
 
-def _joining(product: Product) -> tuple[AnyTile, ...]:
-    return tuple(tile for tile in CLAMPED_TILES[product.dtype] if tile.joins)
+_JOINING = {dtype: tuple(tile for tile in tiles if tile.joins) for dtype, tiles in CLAMPED_TILES.items()}
 
 
 def _seconds(product: Product, schedule: Schedule, figures: DeviceFigures) -> float:
     """The product, its result on the way into memory, and a residual on the way from there."""
-    result = product.groups * product.rows * product.num_columns * product.dtype.itemsize
-    memory = result / (figures.bytes_per_second * _OF_WRITING_RATE)
+    memory = _writing_seconds(product.extents, figures)
     if "z" in product.inputs:
+        result = product.extents.elements * product.dtype.itemsize
         memory += result / (figures.bytes_per_second * _OF_MEMORY_RATE)
     useless = choose_walks(product)[1] is Walk.REDUCTION and not product.bounds
     return schedule.seconds * (_USELESS_COORDINATES if useless else 1.0) + memory
+
+
+def _writing_seconds(extents: Extents, figures: DeviceFigures) -> float:
+    """The result of a product of one phase on the way into memory."""
+    return extents.elements * extents.dtype.itemsize / (figures.bytes_per_second * _OF_WRITING_RATE)
 
 
 def _why_not(product: Product) -> str | None:

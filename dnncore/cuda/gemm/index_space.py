@@ -23,6 +23,7 @@ __all__ = [
     "Digit",
     "Epilogue",
     "Extents",
+    "Outline",
     "Phase",
     "Product",
     "length",
@@ -140,6 +141,28 @@ class Extents(NamedTuple):
     rows: int
     groups: int
     phases: tuple[tuple[int, int], ...]
+
+    @property
+    def longest_sum(self) -> int:
+        """Products in the longest sum."""
+        return max([summands for _, summands in self.phases], default=0)
+
+    @property
+    def elements(self) -> int:
+        """Of C."""
+        return self.groups * self.rows * sum([columns for columns, _ in self.phases])
+
+
+class Outline(NamedTuple):
+    """What is known of a product before it is made, which takes longer than all else that a bound is made of. Immutable.
+
+    Args:
+        extents: How large it is.
+        may_read_vectors: Whether A and B can be read 16 bytes at a time as far as anybody knows (`vectors.vector_walks`).
+    """
+
+    extents: Extents
+    may_read_vectors: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ from dnncore.backend import Offer
 from dnncore.bounds import BoundedTwice
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, in_order, kernel_call
 from dnncore.cuda.gemm.algorithm import (
-    ExtentsOf,
+    OutlineOf,
     ProductOf,
     batches,
-    least_tiled_seconds,
+    least_whole_seconds,
     memory_seconds,
+    outline_or_reason,
     product_or_reason,
     tiled_calls,
     whole_schedule,
@@ -74,12 +75,12 @@ class PrecomputedGemm(BoundedTwice):
     Args:
         name: See `backend.Algorithm`.
         product_of: What the problem is as a product.
-        extents_of: See `TiledGemm`.
+        outline_of: See `TiledGemm`.
     """
 
     name: str
     product_of: ProductOf
-    extents_of: ExtentsOf | None = None
+    outline_of: OutlineOf | None = None
 
     def units(self) -> tuple[Unit, ...]:
         """Every unit that its calls can name."""
@@ -88,8 +89,10 @@ class PrecomputedGemm(BoundedTwice):
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
         """What `TiledGemm` takes at least, and the launch that writes a table."""
-        least = least_tiled_seconds(self.product_of, self.extents_of, problem, figures, whole=True)
-        return least + figures.launch_seconds
+        outline = outline_or_reason(self.product_of, self.outline_of, problem)
+        if isinstance(outline, str):
+            return math.inf
+        return least_whole_seconds(outline, problem, figures) + figures.launch_seconds
 
     def closer_seconds(self, problem: Any, figures: DeviceFigures) -> float:
         """What `TiledGemm` takes, whose schedule is known by then, and writing tables."""

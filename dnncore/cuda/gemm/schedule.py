@@ -17,7 +17,7 @@ from dnncore.cuda.gemm.tiling import LONGEST_INT8_SUM, AnyTile
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
-__all__ = ["LONGEST_SUM", "Schedule", "choose_schedule", "choose_split", "least_seconds"]
+__all__ = ["LONGEST_SUM", "Schedule", "choose_schedule", "choose_split", "least_seconds", "parts_seconds"]
 
 _WARP = 32
 _MIN_SPLIT_LENGTH = 128
@@ -134,6 +134,11 @@ def least_seconds(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceF
     return covers[0].least if covers else math.inf
 
 
+def parts_seconds(elements: int, dtype: DType, figures: DeviceFigures) -> float:
+    """What a part of each of so many sums takes on its way through memory, there and back."""
+    return 2 * elements * dtype.itemsize / (figures.bytes_per_second * _OF_MEMORY_RATE)
+
+
 class _Cover(NamedTuple):
     """A product in tiles, whatever its sums are cut into. Immutable.
 
@@ -216,8 +221,8 @@ def _fastest(
     part_seconds, element_seconds, to_join = 0.0, math.inf, 0.0
     to_add = to_add_part = math.inf
     if split:
-        part_bytes = product.groups * product.rows * product.num_columns * product.sum_dtype.itemsize
-        part_seconds = 2 * part_bytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+        elements = product.groups * product.rows * product.num_columns
+        part_seconds = parts_seconds(elements, product.sum_dtype, figures)
         if joined is not False and _can_be_joined(product):
             block_rate = figures.bytes_per_second / multiprocessors * _OF_BLOCKS_SHARE
             element_seconds = product.sum_dtype.itemsize / block_rate

@@ -118,7 +118,7 @@ class SpatialPooling:
         return generate("dnncore/pooling.cuh", entry, function, "PoolingParams", _PARAMS, _THREADS)
 
 
-def _view(tensor: TensorDescriptor) -> np.ndarray:
+def _view(tensor: TensorDescriptor) -> np.void:
     missing = _MAX_SPATIAL + 2 - tensor.ndim
     return view(
         (*tensor.shape[:2], *(1,) * missing, *tensor.shape[2:]),

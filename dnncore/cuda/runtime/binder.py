@@ -17,7 +17,7 @@ What addresses that are not aligned take is written out when such addresses come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
 from types import CodeType
@@ -97,7 +97,7 @@ class _Script:
         self._others: list[_Elsewhere] = []
         self._num_numbers = 0
         self._names: dict[str, Any] = {"driver": driver, "CudaCallError": CudaCallError}
-        self._lines = list(self._all(calls))
+        self._lines = self._written(calls)
         # A kernel that cannot be launched in the context that is current says so, and nothing has happened: to ask before would
         # take as long as all else that is Python's part. Anything else might run there, in the order of a stream of that context.
         self._asks = not all(_launches_only(call) for call in calls)
@@ -140,23 +140,25 @@ class _Script:
         launch: Callable[..., None] = self._names["launch"]
         return launch
 
-    def _all(self, calls: Calls) -> Iterator[str]:
+    def _written(self, calls: Calls) -> list[str]:
+        lines: list[str] = []
         for call in calls:
             if isinstance(call, KernelCall):
-                yield from self._kernel(call)
+                lines += self._kernel(call)
             elif isinstance(call, WhereAligned):
                 name = f"elsewhere{len(self._others)}"
                 self._names[name] = other = _Elsewhere(call, self._kernels, self._context, self._parameters)
                 self._others.append(other)
-                yield f"if {self._misaligned(call)}:"
-                yield f"    {name}({self._parameters})"
-                yield "else:"
-                yield from self._indented(call.aligned)
+                lines += [f"if {self._misaligned(call)}:", f"    {name}({self._parameters})", "else:"]
+                lines += [f"    {line}" for line in self._written(call.aligned) or ["pass"]]
             elif isinstance(call, Memset):
-                yield f"driver.memset(queue, {self._address(call.place)}, {call.value}, {self._number(call.nbytes)})"
+                lines.append(
+                    f"driver.memset(queue, {self._address(call.place)}, {call.value}, {self._number(call.nbytes)})"
+                )
             elif isinstance(call, Copy):
                 places = f"{self._address(call.destination)}, {self._address(call.source)}"
-                yield f"driver.copy(queue, {places}, {self._number(call.nbytes)})"
+                lines.append(f"driver.copy(queue, {places}, {self._number(call.nbytes)})")
+        return lines
 
     def _number(self, number: int) -> str:
         """A name for what differs from plan to plan of one algorithm, so that their lines are the same."""
@@ -168,27 +170,30 @@ class _Script:
     def _address(self, place: Place) -> str:
         return f"v[{place.operand}]" + (f" + {self._number(place.offset_bytes)}" if place.offset_bytes else "")
 
-    def _indented(self, calls: Calls) -> Iterator[str]:
-        yield from (f"    {line}" for line in list(self._all(calls)) or ["pass"])
-
-    def _kernel(self, call: KernelCall) -> Iterator[str]:
-        number = len(self._launchers)
+    def _kernel(self, call: KernelCall) -> list[str]:
+        number, names, lines = len(self._launchers), self._names, []
         function = self._kernels.function(call.unit, call.shared_bytes)
         launcher = Launcher(function, call.grid, call.block, call.params, call.shared_bytes, call.starts_early)
         self._launchers.append(launcher)
-        names = {f"block{number}": launcher.block, f"enqueue{number}": launcher.call, "success": launcher.success}
+        names[f"block{number}"], names[f"enqueue{number}"], names["success"] = (
+            launcher.block,
+            launcher.call,
+            launcher.success,
+        )
         for start, letters, values in self._writes(call):
             pack = f"pack{number}_{start}"
             names[pack] = Struct(f"<{letters}").pack_into
-            yield f"{pack}(block{number}, {start}, {', '.join(values)})"
+            lines.append(f"{pack}(block{number}, {start}, {', '.join(values)})")
         for slot in call.maps:
             name = f"map{number}_{slot.field}"
             names[name] = _map_writer(launcher.block, slot)
-            yield f"{name}({self._address(slot.place)})"
-        yield f"(status,) = enqueue{number}(*arguments{number})"
-        yield "if status is not success:"
-        yield "    raise CudaCallError('cuLaunchKernel', status)"
-        self._names |= names
+            lines.append(f"{name}({self._address(slot.place)})")
+        lines += [
+            f"(status,) = enqueue{number}(*arguments{number})",
+            "if status is not success:",
+            "    raise CudaCallError('cuLaunchKernel', status)",
+        ]
+        return lines
 
     def _misaligned(self, call: WhereAligned) -> str:
         """Whether an address is no multiple of what it should be one of, a power of two."""
@@ -267,11 +272,16 @@ def _compiled(source: str) -> CodeType:
 
 def _map_writer(block: bytearray, slot: MapSlot) -> Callable[[int], None]:
     """What writes the map of a tensor at an address into a parameter block."""
-    encoded = lru_cache(maxsize=_MAPS_KEPT)(driver_tensor_map.tensor_map_encoder(slot.tensor))
+    encode, kept = driver_tensor_map.tensor_map_encoder(slot.tensor), dict[int, bytes]()
     field = memoryview(block)[slot.field : slot.field + TENSOR_MAP_BYTES]
 
     def write(address: int) -> None:
-        field[:] = encoded(address)
+        encoded = kept.get(address)
+        if encoded is None:
+            if len(kept) == _MAPS_KEPT:
+                del kept[next(iter(kept))]
+            encoded = kept[address] = encode(address)
+        field[:] = encoded
 
     return write
 

@@ -81,10 +81,10 @@ class Parameters:
 
     def __init__(self, params: bytes) -> None:
         self.block = bytearray(params)
-        held = (ctypes.c_char * max(len(params), 1)).from_buffer(self.block or bytearray(1))
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(held))
-        self._keep = held, pointers
-        self.pointers = ctypes.addressof(pointers)
+        first = ctypes.c_char.from_buffer(self.block or bytearray(1))  # an array of so many would be a type of its own
+        pointer = ctypes.c_void_p(ctypes.addressof(first))
+        self._keep = first, pointer
+        self.pointers = ctypes.addressof(pointer)
 
 
 class Launcher:

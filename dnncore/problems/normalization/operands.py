@@ -33,22 +33,22 @@ class OptionalOperands:
     @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the inputs that there are."""
-        return tuple(name for name in self.possible_inputs if getattr(self, name) is not None)
+        return tuple([name for name in self.possible_inputs if getattr(self, name) is not None])
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the outputs that there are."""
-        return tuple(name for name in self.possible_outputs if getattr(self, name) is not None)
+        return tuple([name for name in self.possible_outputs if getattr(self, name) is not None])
 
     @property
     def inputs(self) -> tuple[TensorDescriptor, ...]:
         """Descriptors of what is read, in the order of `input_names`."""
-        return tuple(getattr(self, name) for name in self.input_names)
+        return tuple([given for name in self.possible_inputs if (given := getattr(self, name)) is not None])
 
     @property
     def outputs(self) -> tuple[TensorDescriptor, ...]:
         """Descriptors of what is written, in the order of `output_names`."""
-        return tuple(getattr(self, name) for name in self.output_names)
+        return tuple([given for name in self.possible_outputs if (given := getattr(self, name)) is not None])
 
 
 class NormalizationGradients(OptionalOperands):

@@ -199,11 +199,11 @@ __device__ void elementwise_rows(const ElementwiseParams& params) {
 }
 
 // The place of an element of the output in its rows, and the row behind.
-struct Place {
+struct ElementPlace {
   int32 outer, row, element;
   int32 next_outer, next_row;
 
-  __device__ __forceinline__ Place(const Rows& rows, int32 index) {
+  __device__ __forceinline__ ElementPlace(const Rows& rows, int32 index) {
     const SmallQuotientRemainder in_row = divide(index, rows.length), in_outer = divide(in_row.quotient, rows.inner);
     outer = in_outer.quotient;
     row = in_outer.remainder;
@@ -219,7 +219,8 @@ struct Place {
 
 // An input's lanes for a pack of the output that begins at a place, and may end in the next row.
 template <typename E, int kLanes>
-__device__ __forceinline__ void load_broadcast(Vector<E, kLanes>& to, const E* input, const Steps& steps, const Place& place, int32 left) {
+__device__ __forceinline__ void load_broadcast(
+    Vector<E, kLanes>& to, const E* input, const Steps& steps, const ElementPlace& place, int32 left) {
   const E* const here = input + place.offset(steps);
   // As if it began in the next row, so many elements before it.
   const E* const there = input + (place.next_outer * steps.outer + place.next_row * steps.row - left * steps.element);
@@ -260,7 +261,7 @@ __device__ __forceinline__ void elementwise_whole(const ElementwiseParams& param
   for (int64 index = packs * kWidth<T> + grid_index(); index < params.size; index += grid_size()) {
     Offsets at{{index, index, index}, index};
     if constexpr (kIsBroadcast) {
-      const Place place(params.rows, static_cast<int32>(index));
+      const ElementPlace place(params.rows, static_cast<int32>(index));
 #pragma unroll
       for (int input = 0; input < Function::kInputs; ++input) {
         if (!is_whole(input)) at.inputs[input] = place.offset(params.rows.inputs[input]);
@@ -280,7 +281,7 @@ __device__ __forceinline__ void elementwise_whole(const ElementwiseParams& param
       if (is_whole(input)) {
         to = reinterpret_cast<const Vector<E, kWidth<T>>*>(from)[pack];
       } else if constexpr (kIsBroadcast) {
-        const Place place(params.rows, static_cast<int32>(pack) * kWidth<T>);
+        const ElementPlace place(params.rows, static_cast<int32>(pack) * kWidth<T>);
         load_broadcast(to, from, params.rows.inputs[input], place, params.rows.length.value - place.element);
       }
     };
