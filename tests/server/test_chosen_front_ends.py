@@ -11,6 +11,7 @@ import pytest
 from dnnserve import front_ends, program
 from dnnserve.command_line import parse_arguments
 from dnnserve.config import ServerConfig
+from dnnserve.early import EarlyProcesses
 from dnnserve.front_ends import count_cores, count_gpus, decided, suggested
 from dnnserve.signals import Signals
 
@@ -97,7 +98,7 @@ def test_the_command_begins_as_many_as_are_suggested_and_says_so(
         raise OSError("that will do")
 
     monkeypatch.setattr(front_ends, "count_cores", lambda: 12)
-    monkeypatch.setattr(program.EarlyProcesses, "begin", begin)
+    monkeypatch.setattr(EarlyProcesses, "begin", begin)
     monkeypatch.setattr(program, "configure_logging", lambda *_: None)
     monkeypatch.setattr(program, "keep_freed_memory", lambda: None)
     assert program.run(["--model", "m", "--devices", "cuda:0"], Signals()) == 2

@@ -57,7 +57,7 @@ def test_what_cannot_all_be_begun_is_ended_again(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(early, "can_fork", lambda: True)
     forks = iter([Begun()])
-    monkeypatch.setattr(early.Child, "fork", lambda _main: next(forks, None) or start())
+    monkeypatch.setattr(Child, "fork", lambda _main: next(forks, None) or start())
     config = front_ends.decided(
         parse_arguments(["--model", "m", "--devices", "cpu", "--engines", "process", "--front-ends", "1"])
     )
