@@ -17,7 +17,6 @@ from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.tensor import COPY
 from dnncore.cuda.traffic import operand_bytes
-from dnncore.cuda.transpose import TRANSPOSES_OF_MEMORY_RATE
 from dnncore.descriptors import TensorDescriptor
 from dnncore.figures import DeviceFigures
 from dnncore.problems import AddProblem, ConvolutionProblem, FusedConvolutionProblem
@@ -28,12 +27,13 @@ _Problem = ConvolutionProblem | FusedConvolutionProblem
 
 
 def copying_seconds(copies: Collection[TensorDescriptor], figures: DeviceFigures) -> float:
-    """What so many copies to other layouts take at least: a launch each, and their bytes at the rate of a transposition.
+    """What so many copies to other layouts take at least: a launch each, and their bytes at the rate of the fastest copy.
 
     A little less, for what rounding adds.
     """
     copied = 2 * sum([tensor.size * tensor.dtype.itemsize for tensor in copies])
-    memory = copied / (figures.bytes_per_second * TRANSPOSES_OF_MEMORY_RATE)
+    of_memory_rate, _ = COPY[0]
+    memory = copied / (figures.bytes_per_second * of_memory_rate)
     return (len(copies) * figures.launch_seconds + memory) * (1 - 1e-9)
 
 
