@@ -26,7 +26,14 @@ def _sigmoid(x: Array) -> Array:
 
 def _normal(x: Array) -> Array:
     """The probability that a normal variable is at most x."""
-    values: Array = _erfc(-x / math.sqrt(2)) / 2 if x.size else x
+    # In float64, also of float32: far out in the tail an argument that is rounded moves the value by many of its roundings.
+    values: Array = _erfc(x.astype(np.float64) / -math.sqrt(2)) / 2 if x.size else x
+    return values
+
+
+def _density(x: Array) -> Array:
+    """Of a normal variable, in float64 as `_normal`."""
+    values: Array = np.exp(-0.5 * np.square(x, dtype=np.float64)) / math.sqrt(2 * math.pi)
     return values
 
 
@@ -76,7 +83,7 @@ _SLOPES: dict[ActivationMode, Callable[[Array, Array, float], Array]] = {
     ActivationMode.TANH: lambda y, _, __: 1 - y * y,
     ActivationMode.ELU: lambda _, x, c: np.where(x > 0, 1.0, c * np.exp(x)),
     ActivationMode.SILU: lambda _, x, __: _silu_slope(x),
-    ActivationMode.GELU: lambda _, x, __: _normal(x) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi),
+    ActivationMode.GELU: lambda _, x, __: _normal(x) + x * _density(x),
     ActivationMode.GELU_TANH: lambda _, x, __: _gelu_tanh_slope(x),
     ActivationMode.HARD_SIGMOID: lambda _, x, __: np.where((x > -3) & (x < 3), 1 / 6, 0.0),
     ActivationMode.HARD_SWISH: lambda _, x, __: np.where(x <= -3, 0.0, np.where(x < 3, x / 3 + 0.5, 1.0)),

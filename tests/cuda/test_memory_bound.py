@@ -47,7 +47,7 @@ def packed(shape: tuple[int, ...], dtype: str = "float32", layout: str = "NCHW")
     return TensorDescriptor.packed(shape, dtype, layout)
 
 
-# name, shape of x, shape of y, dtype, layout, the fastest sum (by vectors: as predicted from their instructions), the fastest norm
+# name, shape of x, shape of y, dtype, layout, the fastest sum, the fastest norm
 REDUCTIONS = (
     ("few columns", (131, 40), (1, 40), "float32", "NCHW", "block_per_output", "columns"),
     ("columns", (65536, 64), (1, 64), "float32", "NCHW", "columns", "columns"),
@@ -113,8 +113,8 @@ def test_transforms_take_the_kernel_that_is_fastest(a: TensorDescriptor, c: Tens
     assert first(tensor.ADD, AddProblem(a, c)) == fastest
 
 
-# layout, dtype; microseconds measured on an H200 of a product by channels
-BROADCAST = (("NCHW", "float16", 50), ("NHWC", "float16", 50), ("NCHW", "float32", 98), ("NHWC", "float32", 98))
+# layout, dtype; microseconds measured on an H200 of adding a bias, also of a product by channels but in float16, which takes 65
+BROADCAST = (("NCHW", "float16", 51), ("NHWC", "float16", 51), ("NCHW", "float32", 99), ("NHWC", "float32", 99))
 
 
 @pytest.mark.parametrize(("layout", "dtype", "measured"), BROADCAST)
