@@ -8,10 +8,21 @@ from typing import Any, TypeVar
 
 from dnncore.backend import Offer
 from dnncore.figures import DeviceFigures
+from dnncore.problems import ConvolutionKind
 
-__all__ = ["Bounded", "BoundedTwice", "Searched", "exhausted"]
+__all__ = ["Bounded", "BoundedTwice", "Searched", "Selective", "exhausted"]
 
 _Found = TypeVar("_Found")
+
+
+class Selective:
+    """What an algorithm is besides that computes some kinds of convolutions and no others, whatever their extents. Immutable."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Whether it may have an offer for a convolution of a kind. What it does not suit it refuses."""
 
 
 class Bounded:

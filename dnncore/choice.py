@@ -13,9 +13,10 @@ from typing import TypeVar
 
 from dnncore.backend import Algorithm, Offer
 from dnncore.bounds import Bounded, BoundedTwice, Searched, exhausted
+from dnncore.family import Family
 from dnncore.figures import DeviceFigures
 from dnncore.measured import MeasuredChoice, names_digest
-from dnncore.problems import Problem
+from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem, Problem
 
 __all__ = ["composed", "fastest", "fastest_measured", "is_current", "least_seconds", "searching", "with_measured"]
 
@@ -31,8 +32,9 @@ def fastest(
 ) -> tuple[AnyAlgorithm, Offer] | None:
     """The algorithm whose offer takes least time, the first of equal ones, and that offer; None where there is none.
 
-    They are asked in the order of their bounds, until what is left has bounds above an offer that was made; those that have a
-    closer bound, for that first, and those that are composed of others step by step.
+    Those of a family that do not suit the kind of convolution are left out. The others are asked in the order of their bounds,
+    until what is left has bounds above an offer that was made; those that have a closer bound, for that first, and those that are
+    composed of others step by step.
 
     Args:
         algorithms: Those to choose from.
@@ -53,6 +55,8 @@ def searching(
     allows: Callable[[Offer], bool] = lambda _: True,
 ) -> Generator[float, None, tuple[AnyAlgorithm, Offer] | None]:
     """The steps to what `fastest` finds, for what is composed of it: before each of them, seconds that no offer is below."""
+    if isinstance(algorithms, Family) and isinstance(problem, (ConvolutionProblem, FusedConvolutionProblem)):
+        algorithms = algorithms.suiting(problem.kind)
     waiting: list[tuple[float, int, Generator[float, None, Offer | str] | None]] = [
         (algorithm.least_seconds(problem, figures) if isinstance(algorithm, Bounded) else 0.0, place, None)
         for place, algorithm in enumerate(algorithms)

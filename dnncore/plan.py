@@ -210,7 +210,7 @@ def choose(
 
     check_dimensions(problem)
     every = device.algorithms(problem)
-    options = [option for option in every if algorithm in (None, option.name)]
+    options = every if algorithm is None else [option for option in every if option.name == algorithm]
     measured = choices.of(problem)
     if measured is None:
         return fastest(options, problem, device.figures, allows)

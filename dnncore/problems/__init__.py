@@ -8,7 +8,7 @@ launches take them.
 
 from dnncore.problems.activation import ActivationBackwardProblem, ActivationForwardProblem
 from dnncore.problems.bottleneck import BottleneckProblem
-from dnncore.problems.convolution import ConvolutionProblem, Direction
+from dnncore.problems.convolution import ConvolutionKind, ConvolutionProblem, Direction
 from dnncore.problems.cross_entropy import CrossEntropyBackwardProblem, CrossEntropyForwardProblem
 from dnncore.problems.dropout import DropoutProblem
 from dnncore.problems.fused_convolution import FusedConvolutionProblem
@@ -47,6 +47,7 @@ __all__ = [
     "BinaryProblem",
     "BottleneckProblem",
     "Col2ImProblem",
+    "ConvolutionKind",
     "ConvolutionProblem",
     "CrossEntropyBackwardProblem",
     "CrossEntropyForwardProblem",

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from dnncore.descriptors import ConvolutionDescriptor, TensorDescriptor
+from dnncore.descriptors import ConvolutionDescriptor, ConvolutionMode, MathType, TensorDescriptor
 from dnncore.descriptors.settings import HashedOnce, member, settle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.problems.problem import one_dtype, writable
 
-__all__ = ["ConvolutionProblem", "Direction"]
+__all__ = ["ConvolutionKind", "ConvolutionProblem", "Direction"]
 
 
 class Direction(Enum):
@@ -24,6 +24,34 @@ class Direction(Enum):
     BACKWARD_FILTER = "backward_filter"
 
     __hash__ = object.__hash__  # as of `DType`
+
+
+class ConvolutionKind(NamedTuple):
+    """What convolutions that differ in extents have in common: a net's hundred layers are of a handful of kinds. Immutable.
+
+    Args:
+        direction: Which operand is computed.
+        dtypes: Of x, w and y.
+        taps: The filter's extents.
+        stride: One a spatial dimension.
+        dilation: One a spatial dimension.
+        mode: See `ConvolutionDescriptor`.
+        math: Likewise.
+        has_groups: Whether there is more than one.
+        sees_one_channel: Whether each filter does.
+        inside: Of x, w and y whether channels are innermost in memory, or there is only one.
+    """
+
+    direction: Direction
+    dtypes: tuple[DType, DType, DType]
+    taps: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    mode: ConvolutionMode
+    math: MathType
+    has_groups: bool
+    sees_one_channel: bool
+    inside: tuple[bool, bool, bool]
 
 
 _INPUT_NAMES = {
@@ -86,6 +114,27 @@ class ConvolutionProblem(HashedOnce):
         if self.y.dtype not in _OF_INT8:
             names = ", ".join(dtype.value for dtype in _OF_INT8)
             raise BadParamError(f"y is {self.y.dtype.value} but x and w are int8, which needs one of {names}")
+
+    @property
+    def kind(self) -> ConvolutionKind:
+        """What it has in common with convolutions of other extents."""
+        x, w, y, conv = self.x, self.w, self.y, self.convolution
+        return ConvolutionKind(
+            self.direction,
+            (x.dtype, w.dtype, y.dtype),
+            w.shape[2:],
+            conv.stride,
+            conv.dilation,
+            conv.mode,
+            conv.math,
+            conv.groups > 1,
+            w.shape[1] == 1,
+            (
+                x.strides[1] == 1 or x.shape[1] == 1,
+                w.strides[1] == 1 or w.shape[1] == 1,
+                y.strides[1] == 1 or y.shape[1] == 1,
+            ),
+        )
 
     @property
     def input_names(self) -> tuple[str, ...]:

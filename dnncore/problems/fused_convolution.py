@@ -10,7 +10,7 @@ from dnncore.descriptors import ActivationDescriptor, ConvolutionDescriptor, Ten
 from dnncore.descriptors.settings import HashedOnce, number, settle
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
-from dnncore.problems.convolution import ConvolutionProblem, Direction
+from dnncore.problems.convolution import ConvolutionKind, ConvolutionProblem, Direction
 from dnncore.problems.normalization.operands import OptionalOperands
 
 __all__ = ["FusedConvolutionProblem"]
@@ -101,6 +101,11 @@ class FusedConvolutionProblem(HashedOnce, OptionalOperands):
                 raise BadParamError(f"{name} is {tensor.dtype.value} but x is {self.x.dtype.value}; it must be {names}")
         if self.scale is not None and self.bias is not None and self.scale.dtype is not self.bias.dtype:
             raise BadParamError(f"scale is {self.scale.dtype.value} but bias is {self.bias.dtype.value}")
+
+    @property
+    def kind(self) -> ConvolutionKind:
+        """That of the convolution alone."""
+        return self.plain.kind
 
     @property
     def parameter_dtype(self) -> DType:

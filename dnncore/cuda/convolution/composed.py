@@ -49,6 +49,7 @@ from dnncore.cuda.params import (
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
+from dnncore.family import Family
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
 
@@ -188,7 +189,7 @@ class ComposedConvolution(Searched):
         return problem.y if self.in_place else _sums(problem)
 
 
-def _worth_composing(problem: FusedConvolutionProblem, plain: ConvolutionProblem) -> tuple[CudaAlgorithm, ...]:
+def _worth_composing(problem: FusedConvolutionProblem, plain: ConvolutionProblem) -> Family[CudaAlgorithm]:
     """Those whose sums may be worth a pass of their own: not what `FUSED` has with the epilogue for less.
 
     For 16 bits without a residual that is nearly all, since they take the epilogue for next to nothing.
@@ -238,13 +239,15 @@ def _calls(
     )
 
 
-_UNFINISHED = tuple(each for each in algorithms(Direction.FORWARD) if each not in FINISHED)
-_OF_16_BITS = tuple(each for each in _UNFINISHED if not isinstance(each, SpaceToDepth))
+_UNFINISHED = Family([each for each in algorithms(Direction.FORWARD) if each not in FINISHED])
+_OF_16_BITS = Family([each for each in _UNFINISHED if not isinstance(each, SpaceToDepth)])
 """In the order of `plain`. Phases in 16 bits are composed of in turn, which is as fast."""
 
-_ALONE: tuple[CudaAlgorithm, ...] = (
-    *(DIRECT_FEW_CHANNELS, IMPLICIT_GEMM_SPLIT_K, IMPLICIT_GEMM, IMPLICIT_PRECOMP_GEMM),
-    *(*FINISHED_ALONE, GEMM, DIRECT),
+_ALONE: Family[CudaAlgorithm] = Family(
+    (
+        *(DIRECT_FEW_CHANNELS, IMPLICIT_GEMM_SPLIT_K, IMPLICIT_GEMM, IMPLICIT_PRECOMP_GEMM),
+        *(*FINISHED_ALONE, GEMM, DIRECT),
+    )
 )
 """What no fused convolution does, or by other tiles; the last supports everything that is legal."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
+from dnncore.bounds import Selective
 from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
 from dnncore.cuda.convolution.depthwise_filter import FilterCuts, filter_units, prepare_filter
 from dnncore.cuda.convolution.depthwise_plane import AXIS, Plane, parts_for, vector_width, when_aligned
@@ -32,7 +33,7 @@ from dnncore.cuda.params import (
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["DEPTHWISE", "DepthwiseConvolution"]
 
@@ -187,10 +188,14 @@ def _seconds_of_strips(problem: ConvolutionProblem, figures: DeviceFigures) -> f
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwiseConvolution:
+class DepthwiseConvolution(Selective):
     """Strips of outputs, or of taps, in registers. Immutable."""
 
     name: str = "depthwise"
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Those whose filters see one channel each."""
+        return kind.sees_one_channel and len(kind.taps) <= 2 and kind.dtypes[0].is_floating
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """For filters that see one channel each; the filter gradient leaves parts in the workspace."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, WhereAligned, kernel_call
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
 from dnncore.cuda.convolution.depthwise_filter import filter_sum_units, prepare_filter_sum
@@ -20,7 +20,7 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["DEPTHWISE_CHANNELS_BACKWARD_FILTER"]
 
@@ -241,10 +241,14 @@ def _why_not(problem: ConvolutionProblem) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwiseChannelsBackwardFilter(Bounded):
+class DepthwiseChannelsBackwardFilter(Bounded, Selective):
     """A row of taps per thread, bands of rows in shared memory. Immutable."""
 
     name: str = "depthwise_channels"
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Filter gradients, where each filter sees one channel."""
+        return kind.sees_one_channel and kind.direction is Direction.BACKWARD_FILTER
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What the taps take at least."""

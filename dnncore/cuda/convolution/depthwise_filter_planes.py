@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, kernel_call
 from dnncore.cuda.convolution.depthwise_filter import filter_sum_units, prepare_filter_sum
 from dnncore.cuda.convolution.depthwise_plane import Plane
@@ -24,7 +24,7 @@ from dnncore.cuda.params import ADDRESS, BLEND, c_type, generate, record, struct
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["DEPTHWISE_PLANES_BACKWARD_FILTER"]
 
@@ -171,10 +171,14 @@ class _Planes:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwisePlanesBackwardFilter(Bounded):
+class DepthwisePlanesBackwardFilter(Bounded, Selective):
     """A segment of a row of dy per thread, planes of x in shared memory. Immutable."""
 
     name: str = "depthwise_planes"
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Filter gradients, where each filter sees one channel."""
+        return kind.sees_one_channel and kind.direction is Direction.BACKWARD_FILTER
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What the taps take at least."""

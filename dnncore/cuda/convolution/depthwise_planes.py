@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.convolution.depthwise_segments import (
     FORMS,
@@ -24,7 +24,7 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["DEPTHWISE_PLANES"]
 
@@ -153,10 +153,14 @@ def _is_packed(tensor: TensorDescriptor) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwisePlanes(Bounded):
+class DepthwisePlanes(Bounded, Selective):
     """Two rows of outputs per thread, planes in shared memory; forward, and backward-data. Immutable."""
 
     name: str = "depthwise_planes"
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Those whose filters see one channel each, but for filter gradients."""
+        return kind.sees_one_channel and kind.direction is not Direction.BACKWARD_FILTER
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What the taps take at least."""

@@ -12,6 +12,7 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from dnncore.backend import Offer
+from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.geometry import taps
 from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, c_type, generate, record, struct
@@ -19,7 +20,7 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["DIRECT_FEW_CHANNELS", "FewChannelsConvolution"]
 
@@ -126,6 +127,12 @@ class _Roles:
         return cls(problem.y, problem.x, filters, problem.w.shape[1])
 
 
+def _out_channels(problem: ConvolutionProblem) -> int:
+    """Channels of a group of what is written."""
+    is_forward = problem.direction is Direction.FORWARD
+    return problem.w.shape[0] // problem.convolution.groups if is_forward else problem.w.shape[1]
+
+
 def _planar(values: Sequence[int], missing: int) -> tuple[int, ...]:
     """The last two of values, with `missing` for a first one that is not there."""
     return (missing,) * (2 - len(values)) + tuple(values)
@@ -191,7 +198,7 @@ def _why_not(problem: ConvolutionProblem, roles: _Roles) -> str | None:
 
 
 @dataclass(frozen=True)
-class FewChannelsConvolution:
+class FewChannelsConvolution(Bounded, Selective):
     """A thread has all channels of four outputs; no workspace. Immutable."""
 
     name: str = "direct_few_channels"
@@ -199,6 +206,14 @@ class FewChannelsConvolution:
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype."""
         return tuple(_unit(dtype) for dtype in FLOATING)
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """All but filter gradients."""
+        return kind.direction is not Direction.BACKWARD_FILTER and len(kind.taps) <= 2 and kind.dtypes[0].is_floating
+
+    def least_seconds(self, problem: ConvolutionProblem, _figures: DeviceFigures) -> float:
+        """Infinite where there are too many channels; else nothing is known without its axes."""
+        return math.inf if _out_channels(problem) > _MOST_CHANNELS else 0.0
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """What it takes, or the reason why it does not suit the problem."""

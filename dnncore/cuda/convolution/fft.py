@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import BoundedTwice
+from dnncore.bounds import BoundedTwice, Selective
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call, rewired
 from dnncore.cuda.convolution.fft_kernels import (
     Spectra,
@@ -35,7 +35,7 @@ from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["ERROR_FACTOR", "FFT_TILING", "FFT_TILING_3XTF32", "FftTiling"]
 
@@ -231,7 +231,7 @@ def _prepare(whole: Correlation, largest: _Part, figures: DeviceFigures) -> Call
 
 
 @dataclass(frozen=True, slots=True)
-class FftTiling(BoundedTwice):
+class FftTiling(BoundedTwice, Selective):
     """Overlap-save with tiles of 16 x 16 or 32 x 32 places, whichever means less work; one or two spatial dimensions. Immutable.
 
     The workspace holds the spectra of all three tensors; where they are large the batch is taken in parts, one after the other.
@@ -258,6 +258,10 @@ class FftTiling(BoundedTwice):
         """The highest of its products; 0 where there is none."""
         dtype = problem.x.dtype
         return max([each.rate(dtype, figures) for each in self.by]) if dtype in self.dtypes else 0.0
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Those without strides."""
+        return max(kind.stride) == 1 and kind.dtypes[0] in self.dtypes
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What the spectra of images take in tiles without overlap, and their products."""

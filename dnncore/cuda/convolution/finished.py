@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import BoundedTwice
+from dnncore.bounds import BoundedTwice, Selective
 from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Call, Calls, KernelCall, Place, Slot, WhereAligned, rewired
@@ -24,7 +24,7 @@ from dnncore.cuda.gemm import BLEND_AND_EPILOGUE, EPILOGUE, fill_epilogue
 from dnncore.cuda.params import offset_of, record, struct
 from dnncore.cuda.unit import Unit
 from dnncore.figures import DeviceFigures
-from dnncore.problems import FusedConvolutionProblem
+from dnncore.problems import ConvolutionKind, FusedConvolutionProblem
 
 __all__ = ["FINISHED", "FINISHED_ALONE", "FinishedConvolution"]
 
@@ -45,7 +45,7 @@ _OF_MEMORY_RATE = 0.6573
 
 
 @dataclass(frozen=True)
-class FinishedConvolution(BoundedTwice):
+class FinishedConvolution(BoundedTwice, Selective):
     """An algorithm for plain convolutions, finished by the epilogue in its last kernel. Immutable.
 
     Args:
@@ -64,6 +64,10 @@ class FinishedConvolution(BoundedTwice):
     def units(self) -> tuple[Unit, ...]:
         """The algorithm's."""
         return self.algorithm.units()
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Those of the algorithm."""
+        return not isinstance(self.algorithm, Selective) or self.algorithm.suits(kind)
 
     def least_seconds(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What the algorithm takes at least."""

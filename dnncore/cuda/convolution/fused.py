@@ -22,6 +22,7 @@ from dnncore.cuda.convolution.thin import ThinConvolution
 from dnncore.cuda.convolution.wgmma import WgmmaConvolution
 from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
 from dnncore.cuda.gemm import ClampedGemm, ClampedSplitGemm, SplitGemm, TiledGemm
+from dnncore.family import Family
 
 __all__ = ["FUSED"]
 
@@ -58,6 +59,6 @@ def _in_smaller_parts(algorithm: CudaAlgorithm) -> CudaAlgorithm:
     return algorithm
 
 
-_OVER_PHASES = tuple(_in_smaller_parts(each) for each in _STRIDE_1)
-FUSED: tuple[CudaAlgorithm, ...] = (SpaceToDepth(_OVER_PHASES), *_STRIDE_1)
+_OVER_PHASES = Family([_in_smaller_parts(each) for each in _STRIDE_1])
+FUSED: Family[CudaAlgorithm] = Family((SpaceToDepth(_OVER_PHASES), *_STRIDE_1))
 """Of equal estimates the first is taken; the last supports everything that is legal."""

@@ -14,7 +14,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from dnncore.backend import Offer
-from dnncore.bounds import Searched
+from dnncore.bounds import Searched, Selective
 from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import BoundedAnywhere
 from dnncore.cuda.convolution.copies import copying_seconds, searching_with_copies
@@ -25,7 +25,7 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, FusedConvolutionProblem
 
 __all__ = ["MergedPlanes"]
 
@@ -34,7 +34,7 @@ _ALIGNED = ALIGNMENT_BYTES // DType.FLOAT32.itemsize
 
 
 @dataclass(frozen=True)
-class MergedPlanes(Searched):
+class MergedPlanes(Searched, Selective):
     """A convolution of one tap over copies in which all images are one. Immutable.
 
     Args:
@@ -48,6 +48,10 @@ class MergedPlanes(Searched):
     def units(self) -> tuple[Unit, ...]:
         """None of its own: those of transforms and of the algorithms."""
         return ()
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Filters of one tap, of float32."""
+        return kind.dtypes[0] is DType.FLOAT32 and math.prod(kind.taps) == 1
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What the copies take at least, and the convolution over them, whose tiles end with the last image alone."""

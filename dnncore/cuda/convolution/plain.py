@@ -33,6 +33,7 @@ from dnncore.cuda.convolution.wgmma_rows import WgmmaRows
 from dnncore.cuda.convolution.wgmma_rows_backward_filter import WgmmaRowsBackwardFilter
 from dnncore.cuda.convolution.winograd import WINOGRAD, WINOGRAD_4X4
 from dnncore.cuda.convolution.winograd_nonfused import WINOGRAD_NONFUSED, WINOGRAD_NONFUSED_2X2
+from dnncore.family import Family
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem, Direction
 
@@ -98,22 +99,24 @@ _STRIDE_1: dict[Direction, tuple[CudaAlgorithm, ...]] = {
         *(each for each in _OTHERS if each not in (WINOGRAD, WINOGRAD_4X4)),
     ),
 }
-_OF: dict[Direction, tuple[CudaAlgorithm, ...]] = {
-    direction: (SpaceToDepth(algorithms), *algorithms) for direction, algorithms in _STRIDE_1.items()
+_OF: dict[Direction, Family[CudaAlgorithm]] = {
+    direction: Family((SpaceToDepth(Family(algorithms)), *algorithms)) for direction, algorithms in _STRIDE_1.items()
 }
 
 
-WIDE_FILTER: tuple[CudaAlgorithm, ...] = (
-    *_WGMMA[Direction.BACKWARD_FILTER],
-    RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA[Direction.BACKWARD_FILTER]),
-    IMPLICIT_GEMM_SPLIT_K,
-    IMPLICIT_GEMM,
-    DIRECT,
+WIDE_FILTER: Family[CudaAlgorithm] = Family(
+    (
+        *_WGMMA[Direction.BACKWARD_FILTER],
+        RelaidConvolution("implicit_gemm_wgmma_relaid", _WGMMA[Direction.BACKWARD_FILTER]),
+        IMPLICIT_GEMM_SPLIT_K,
+        IMPLICIT_GEMM,
+        DIRECT,
+    )
 )
 """For gradients of filters in float32, of operands in 16 bits."""
 
 
-def algorithms(direction: Direction) -> tuple[CudaAlgorithm, ...]:
+def algorithms(direction: Direction) -> Family[CudaAlgorithm]:
     """Algorithms of one direction: of equal estimates the first is taken, and the last supports everything that is legal.
 
     The three operands have one dtype.
@@ -121,7 +124,7 @@ def algorithms(direction: Direction) -> tuple[CudaAlgorithm, ...]:
     return _OF[direction]
 
 
-def algorithms_for(problem: ConvolutionProblem) -> tuple[CudaAlgorithm, ...]:
+def algorithms_for(problem: ConvolutionProblem) -> Family[CudaAlgorithm]:
     """The same for a problem, whose filter gradient may be wider than its operands."""
     return WIDE_FILTER if is_wide(problem) else _OF[problem.direction]
 

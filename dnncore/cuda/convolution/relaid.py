@@ -20,7 +20,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from dnncore.backend import Offer
-from dnncore.bounds import Searched
+from dnncore.bounds import Searched, Selective
 from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.copies import copying_seconds, searching_with_copies
@@ -29,8 +29,9 @@ from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import Layout, MathType, TensorDescriptor
 from dnncore.dtypes import DType
+from dnncore.family import Family
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, FusedConvolutionProblem
 
 __all__ = ["RelaidConvolution"]
 
@@ -40,7 +41,7 @@ _PARAMETERS = ("scale", "bias")
 
 
 @dataclass(frozen=True)
-class RelaidConvolution(Searched):
+class RelaidConvolution(Searched, Selective):
     """A convolution by channels-last algorithms, operands of other layouts copied. Immutable.
 
     Args:
@@ -56,9 +57,14 @@ class RelaidConvolution(Searched):
         return ()
 
     @cached_property
-    def _of_aligned(self) -> tuple[CudaAlgorithm, ...]:
+    def _of_aligned(self) -> Family[CudaAlgorithm]:
         algorithms: tuple[Any, ...] = self.algorithms
-        return tuple(replace(each, elsewhere=NOWHERE) for each in algorithms)
+        return Family([replace(each, elsewhere=NOWHERE) for each in algorithms])
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Those that matrix units may multiply, with some operand whose channels are not innermost."""
+        is_tf32 = kind.dtypes[0] is DType.FLOAT32 and kind.math is MathType.TF32
+        return (is_tf32 or kind.dtypes[0] in _DTYPES) and len(kind.taps) == 2 and not all(kind.inside)
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What the copies take at least, and the convolution over them."""

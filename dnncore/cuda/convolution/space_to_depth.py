@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Searched
+from dnncore.bounds import Searched, Selective
 from dnncore.choice import composed, searching
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Memset, Place, aligned, rewired
@@ -44,7 +44,7 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ConvolutionDescriptor, MathType
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction, FusedConvolutionProblem
 
 __all__ = ["SpaceToDepth"]
 
@@ -68,7 +68,7 @@ _Problem = ConvolutionProblem | FusedConvolutionProblem
 
 
 @dataclass(frozen=True)
-class SpaceToDepth(Searched):
+class SpaceToDepth(Searched, Selective):
     """A convolution of stride 1 over the phases of a strided one. Immutable.
 
     Args:
@@ -81,6 +81,10 @@ class SpaceToDepth(Searched):
     def units(self) -> tuple[Unit, ...]:
         """Those that split and join; the others are the algorithms' own."""
         return units()
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Those with strides; and some of 16 bits."""
+        return max(kind.stride) > 1 or kind.dtypes[0] in _16_BITS
 
     def least_seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
         """What splitting and joining take, whatever the phases are."""

@@ -20,16 +20,16 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Searched
+from dnncore.bounds import Searched, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.filter_launch import least_seconds, searching_offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
 from dnncore.cuda.convolution.planes import reads_planes
-from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, least_of_wgmma, why_no_wgmma
+from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, least_of_wgmma, multiplies, why_no_wgmma
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["TILES", "Tf32BackwardFilter"]
 
@@ -63,7 +63,7 @@ def _sum_unit(_dtype: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class Tf32BackwardFilter(Searched):
+class Tf32BackwardFilter(Searched, Selective):
     """A backward-filter convolution whose parts' sums are in the workspace. Immutable.
 
     Args:
@@ -90,6 +90,12 @@ class Tf32BackwardFilter(Searched):
     def _plane_tiles(self) -> tuple[Tile, ...]:
         """Of those for planes."""
         return () if self.products == 1 else tuple(replace(tile, in_planes=True) for tile in self._tiles)
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Backward-filter of float32."""
+        if kind.direction is not Direction.BACKWARD_FILTER:
+            return False
+        return multiplies(kind, (DType.FLOAT32,), rounds=self.products == 1)
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What products and memory take in schedules without waste."""

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, blocks_for, in_order, kernel_call
 from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
 from dnncore.cuda.convolution.fused_product import epilogue_of, why_unlike
 from dnncore.cuda.convolution.planes import has_one_tap, plane_strides, planes_map, why_not_in_planes, why_not_one_tap
 from dnncore.cuda.convolution.wgmma_output import why_not_finished
-from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, MOST, THREADS, why_no_wgmma
+from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, MOST, THREADS, multiplies, why_no_wgmma
 from dnncore.cuda.gemm import EPILOGUE, Epilogue, fields_of, fill_epilogue
 from dnncore.cuda.params import ADDRESS, BLEND, generate, record, struct
 from dnncore.cuda.tensor_map import ALIGNMENT_BYTES, TENSOR_MAP, BoxMap
@@ -29,7 +29,7 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction, FusedConvolutionProblem
 
 __all__ = ["Tf32Planes"]
 
@@ -96,7 +96,7 @@ def _split_unit() -> Unit:
 
 
 @dataclass(frozen=True)
-class Tf32Planes(Bounded):
+class Tf32Planes(Bounded, Selective):
     """A forward convolution, with its epilogue or without, or a backward-data one. Immutable.
 
     Args:
@@ -110,6 +110,11 @@ class Tf32Planes(Bounded):
     def units(self) -> tuple[Unit, ...]:
         """The one that splits filters, and the one that multiplies."""
         return _split_unit(), _unit()
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Filters of one tap, of float32, but for their gradients."""
+        is_product = math.prod(kind.taps) == 1 and kind.direction is not Direction.BACKWARD_FILTER
+        return is_product and multiplies(kind, (DType.FLOAT32,), rounds=False)
 
     def least_seconds(self, problem: Problem, figures: DeviceFigures) -> float:
         """What it takes where no tile ends with an image."""

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS, log2_ways
-from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, MOST, WARPGROUP, why_no_wgmma
+from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, MOST, WARPGROUP, multiplies, why_no_wgmma
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, generate, record, small_divisor, struct
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["TILES", "Tf32RowsBackwardFilter"]
 
@@ -171,7 +171,7 @@ def _sum_unit() -> Unit:
 
 
 @dataclass(frozen=True)
-class Tf32RowsBackwardFilter(Bounded):
+class Tf32RowsBackwardFilter(Bounded, Selective):
     """A backward-filter convolution of few channels, whose parts' sums are in the workspace. Immutable.
 
     Args:
@@ -183,6 +183,11 @@ class Tf32RowsBackwardFilter(Bounded):
     def units(self) -> tuple[Unit, ...]:
         """One for each tile and stride along a row, and the one that adds up parts."""
         return (*(_unit(tile, stride) for tile in TILES for stride in _PART_WORDS), _sum_unit())
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Backward-filter of float32."""
+        is_gradient = kind.direction is Direction.BACKWARD_FILTER
+        return is_gradient and multiplies(kind, (DType.FLOAT32,), rounds=False)
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What its products take in schedules without waste."""

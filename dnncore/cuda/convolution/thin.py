@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import pixel_pitch, why_no_matrix
@@ -25,7 +25,7 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction, FusedConvolutionProblem
 
 __all__ = ["ThinConvolution"]
 
@@ -111,7 +111,7 @@ def _unit(dtype: DType, function: str) -> Unit:
 
 
 @dataclass(frozen=True)
-class ThinConvolution(Bounded):
+class ThinConvolution(Bounded, Selective):
     """A forward convolution, with its epilogue or without, no workspace. Immutable.
 
     Args:
@@ -125,6 +125,11 @@ class ThinConvolution(Bounded):
         """One for each dtype, and what is in registers."""
         functions = ["expand", *(f"reduce_{n + 1}" for n in range(_MOST_GROUPS))]
         return tuple(_unit(dtype, function) for dtype in _DTYPES for function in functions)
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Products of pixels and filters of 16 bits, channels innermost."""
+        is_product = math.prod(kind.taps) == max(kind.stride) == 1 and not kind.has_groups
+        return is_product and kind.direction is Direction.FORWARD and kind.dtypes[0] in _DTYPES and all(kind.inside)
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What memory takes for its operands; infinite of kinds of convolutions that it refuses."""

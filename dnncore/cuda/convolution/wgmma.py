@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Searched
+from dnncore.bounds import Searched, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place
 from dnncore.cuda.convolution.copy_engine import (
@@ -47,6 +47,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     ROW_BYTES,
     TILES,
     least_of_wgmma,
+    multiplies,
     unit,
     why_no_wgmma,
 )
@@ -57,7 +58,7 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction, FusedConvolutionProblem
 
 __all__ = ["WgmmaConvolution", "forward_launches", "forward_phase", "why_not_forward"]
 
@@ -65,7 +66,7 @@ _DTYPES = (*DTYPES, DType.INT8, DType.FLOAT32)
 
 
 @dataclass(frozen=True)
-class WgmmaConvolution(Searched):
+class WgmmaConvolution(Searched, Selective):
     """A forward convolution, with its epilogue or without, no workspace. Immutable.
 
     Args:
@@ -79,6 +80,10 @@ class WgmmaConvolution(Searched):
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and tile."""
         return tuple(unit(dtype, tile, backward=False) for dtype in _DTYPES for tile in tiles(dtype, backward=False))
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Forward, channels innermost."""
+        return kind.direction is Direction.FORWARD and multiplies(kind, _DTYPES) and all(kind.inside)
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What its products take at the full rate, or memory for what it reads at least of x and for all else."""

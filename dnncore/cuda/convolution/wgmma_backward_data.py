@@ -23,7 +23,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dnncore.backend import Offer
-from dnncore.bounds import Searched
+from dnncore.bounds import Searched, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.convolution.copies import fastest_copy
@@ -38,6 +38,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     ROW_BYTES,
     TILES,
     least_of_wgmma,
+    multiplies,
     unit,
     why_no_wgmma,
 )
@@ -47,7 +48,7 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["WgmmaBackwardData", "phases"]
 
@@ -139,7 +140,7 @@ def _phase(x: TensorDescriptor, stride: tuple[int, ...], slab: int, slabs: int, 
 
 
 @dataclass(frozen=True)
-class WgmmaBackwardData(Searched):
+class WgmmaBackwardData(Searched, Selective):
     """A backward-data convolution, of 16 bits without workspace. Immutable.
 
     Args:
@@ -153,6 +154,10 @@ class WgmmaBackwardData(Searched):
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and tile."""
         return tuple(unit(dtype, tile, backward=True) for dtype in _DTYPES for tile in tiles(dtype, backward=True))
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Backward-data, channels innermost."""
+        return kind.direction is Direction.BACKWARD_DATA and multiplies(kind, _DTYPES) and all(kind.inside)
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What memory takes, or its products at the full rate: of dx's pixels, of which padding may leave fewer than y has."""

@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from functools import cache
 
 from dnncore.backend import Offer
-from dnncore.bounds import Searched
+from dnncore.bounds import Searched, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.convolution.filter_launch import least_seconds, searching_offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
 from dnncore.cuda.convolution.operands import narrowed
-from dnncore.cuda.convolution.wgmma_tile import DTYPES, least_of_wgmma, why_no_wgmma
+from dnncore.cuda.convolution.wgmma_tile import DTYPES, least_of_wgmma, multiplies, why_no_wgmma
 from dnncore.cuda.params import c_type
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["TILES", "WgmmaBackwardFilter"]
 
@@ -55,7 +55,7 @@ def _sum_unit(dtype: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class WgmmaBackwardFilter(Searched):
+class WgmmaBackwardFilter(Searched, Selective):
     """A backward-filter convolution whose parts' sums are in the workspace. Immutable.
 
     Args:
@@ -70,6 +70,11 @@ class WgmmaBackwardFilter(Searched):
         """One for each dtype and tile, and one for each dtype of dw that adds up parts."""
         multiplying = (_unit(dtype, tile) for dtype in DTYPES for tile in TILES)
         return (*multiplying, *map(_sum_unit, (*DTYPES, DType.FLOAT32)))
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Backward-filter of images whose channels are innermost."""
+        x, _, dy = kind.inside
+        return kind.direction is Direction.BACKWARD_FILTER and multiplies(kind, DTYPES) and x and dy
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What products and memory take in schedules without waste."""

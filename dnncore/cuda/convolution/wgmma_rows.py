@@ -15,7 +15,7 @@ from functools import cache, partial
 import numpy as np
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied, why_not_stored
@@ -41,6 +41,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     ROW_BYTES,
     WARPGROUP,
     least_of_wgmma,
+    multiplies,
     params_dtype,
     why_no_wgmma,
 )
@@ -51,7 +52,13 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, ImageConvolutionProblem
+from dnncore.problems import (
+    ConvolutionKind,
+    ConvolutionProblem,
+    Direction,
+    FusedConvolutionProblem,
+    ImageConvolutionProblem,
+)
 
 __all__ = ["WgmmaRows"]
 
@@ -146,7 +153,7 @@ def _unit(dtype: DType, read: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class WgmmaRows(Bounded):
+class WgmmaRows(Bounded, Selective):
     """A forward convolution of few channels, with its epilogue or without, no workspace. Immutable.
 
     Args:
@@ -163,6 +170,11 @@ class WgmmaRows(Bounded):
             *(_unit(dtype, dtype) for dtype in _DTYPES),
             *(_unit(dtype, read) for read in (DType.UINT8, DType.FLOAT32) for dtype in DTYPES),
         )
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Forward, channels of images innermost."""
+        x, _, y = kind.inside
+        return kind.direction is Direction.FORWARD and multiplies(kind, _DTYPES) and x and y
 
     def least_seconds(self, problem: Problem, figures: DeviceFigures) -> float:
         """What its products take at the full rate, or memory."""

@@ -15,7 +15,7 @@ from functools import cache, partial
 import numpy as np
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, kernel_call
 from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied
@@ -42,6 +42,7 @@ from dnncore.cuda.convolution.wgmma_tile import (
     SLAB,
     WARPGROUP,
     least_of_wgmma,
+    multiplies,
     why_no_wgmma,
 )
 from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate, record, small_divisor, struct
@@ -50,7 +51,7 @@ from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["WgmmaRowsBackwardFilter"]
 
@@ -153,7 +154,7 @@ def _sum_unit(dtype: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class WgmmaRowsBackwardFilter(Bounded):
+class WgmmaRowsBackwardFilter(Bounded, Selective):
     """A backward-filter convolution of few channels, whose parts' sums are in the workspace. Immutable.
 
     Args:
@@ -168,6 +169,11 @@ class WgmmaRowsBackwardFilter(Bounded):
         """One for each dtype and kind of filter, and one for each dtype of dw that adds up parts."""
         multiplying = (_unit(dtype, each) for dtype in DTYPES for each in KERNELS)
         return (*multiplying, *map(_sum_unit, (*DTYPES, DType.FLOAT32)))
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Backward-filter of images whose channels are innermost."""
+        x, _, dy = kind.inside
+        return kind.direction is Direction.BACKWARD_FILTER and multiplies(kind, DTYPES) and x and dy
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What its products take at the full rate, or memory; and the launches."""

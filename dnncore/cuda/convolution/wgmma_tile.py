@@ -17,7 +17,7 @@ from dnncore.cuda.unit import Unit
 from dnncore.descriptors import ConvolutionMode, MathType
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem, ImageConvolutionProblem
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, FusedConvolutionProblem, ImageConvolutionProblem
 
 __all__ = [
     "ARCHITECTURE",
@@ -41,6 +41,7 @@ __all__ = [
     "Patch",
     "Tile",
     "least_of_wgmma",
+    "multiplies",
     "params_dtype",
     "unit",
     "why_no_wgmma",
@@ -256,6 +257,20 @@ def least_of_wgmma(
     if is_float32 and problem.convolution.math is not MathType.TF32:
         return math.inf
     return problem.macs / figures.products_per_second(Maths.TF32 if is_float32 else Maths.of(dtype))
+
+
+def multiplies(kind: ConvolutionKind, dtypes: Sequence[DType], *, rounds: bool = True) -> bool:
+    """Whether a kernel of tensor cores may take a kind of convolution: what of `why_no_wgmma` is known of it.
+
+    Args:
+        kind: Of the convolution.
+        dtypes: That there are kernels for.
+        rounds: Whether these round float32 to tf32.
+    """
+    dtype = kind.dtypes[0]
+    if dtype not in dtypes or (rounds and dtype is DType.FLOAT32 and kind.math is not MathType.TF32):
+        return False
+    return len(kind.taps) <= 2 and not kind.has_groups and kind.mode is ConvolutionMode.CROSS_CORRELATION
 
 
 def why_no_wgmma(

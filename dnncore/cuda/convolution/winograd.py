@@ -13,16 +13,23 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.calls import Calls, in_order, kernel_call
 from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
-from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, correlation_or_reason, least_points
+from dnncore.cuda.convolution.winograd_geometry import (
+    FIELDS,
+    PARAMS,
+    Correlation,
+    correlation_or_reason,
+    is_transformed,
+    least_points,
+)
 from dnncore.cuda.params import FLOATING, c_type, generate, small_divisor
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["WINOGRAD", "WINOGRAD_4X4", "FusedWinograd"]
 
@@ -111,7 +118,7 @@ class _Kernel:
 
 
 @dataclass(frozen=True)
-class FusedWinograd(Bounded):
+class FusedWinograd(Bounded, Selective):
     """3x3 filters, stride 1, forward and backward-data; no workspace. Immutable."""
 
     name: str
@@ -120,6 +127,10 @@ class FusedWinograd(Bounded):
     @cached_property
     def _error_factor(self) -> float:
         return self.kernel.filtering.forward_factor()
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Filters of 3 x 3 without strides, but for their gradients."""
+        return kind.direction is not Direction.BACKWARD_FILTER and is_transformed(kind)
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What the products take in full blocks, and the images' way through memory."""

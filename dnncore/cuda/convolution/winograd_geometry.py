@@ -18,9 +18,9 @@ import numpy as np
 from dnncore.cuda.gemm import BLEND_AND_EPILOGUE
 from dnncore.cuda.params import ADDRESS, DIVISOR, FLOATING, SMALL_DIVISOR, divisor, record, small_divisor, struct
 from dnncore.descriptors import ConvolutionMode, TensorDescriptor
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
-__all__ = ["FIELDS", "PARAMS", "Correlation", "correlation_or_reason", "least_points"]
+__all__ = ["FIELDS", "PARAMS", "Correlation", "correlation_or_reason", "is_transformed", "least_points"]
 
 _TAPS = 3
 _MIN_GROUP_ROWS = 4
@@ -75,6 +75,12 @@ def _count(value: int) -> tuple[int, int, int]:
     """A DIVISOR that keeps an extent of 0: there is then no index to divide."""
     _, magic, shift = divisor(value)
     return value, magic, shift
+
+
+def is_transformed(kind: ConvolutionKind) -> bool:
+    """Whether transforms are made for a kind of convolution, some numbers being few enough."""
+    taken = (kind.taps, kind.stride, kind.dilation) == ((_TAPS, _TAPS), (1, 1), (1, 1))
+    return taken and kind.dtypes[0] in FLOATING
 
 
 def _why_not(problem: ConvolutionProblem) -> str | None:

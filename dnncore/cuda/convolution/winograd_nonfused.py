@@ -24,17 +24,24 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import BoundedTwice
+from dnncore.bounds import BoundedTwice, Selective
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, aligned, blocks_for, kernel_call, rewired
 from dnncore.cuda.convolution.locality import strided_seconds
 from dnncore.cuda.convolution.winograd_error import F2, F4, Filtering
-from dnncore.cuda.convolution.winograd_geometry import FIELDS, PARAMS, Correlation, correlation_or_reason, least_points
+from dnncore.cuda.convolution.winograd_geometry import (
+    FIELDS,
+    PARAMS,
+    Correlation,
+    correlation_or_reason,
+    is_transformed,
+    least_points,
+)
 from dnncore.cuda.gemm import Digit, Phase, Product, SplitGemm, TiledGemm
 from dnncore.cuda.params import FLOATING, c_type, generate_together
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["WINOGRAD_NONFUSED", "WINOGRAD_NONFUSED_2X2", "NonfusedWinograd"]
 
@@ -274,7 +281,7 @@ def _prepare(batch: _Batch, sizes: tuple[int, ...], parts: Mapping[int, _Part], 
 
 
 @dataclass(frozen=True)
-class NonfusedWinograd(BoundedTwice):
+class NonfusedWinograd(BoundedTwice, Selective):
     """3x3 filters, stride 1, all three directions; a workspace that is bounded in batches. Immutable.
 
     Args:
@@ -287,6 +294,10 @@ class NonfusedWinograd(BoundedTwice):
     @cached_property
     def _error_factor(self) -> float:
         return max(self.filtering.forward_factor(), self.filtering.filter_gradient_factor())
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Filters of 3 x 3 without strides."""
+        return is_transformed(kind)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer | str:
         """The workspace holds the three transformed operands, and the product's parts where its reduction is cut."""
