@@ -209,6 +209,11 @@ class Elementwise:
         """Share of the memory's rate that no estimate of it exceeds."""
         return _OF_MEMORY_RATE[self.name]
 
+    @property
+    def wants_one_order(self) -> bool:
+        """Whether what lies side by side in the output must do so in the inputs, or be one element."""
+        return self.name in _FOR_EACH_KIND
+
     def offer(self, problem: Problem, figures: DeviceFigures) -> Offer | str:
         """See `backend.Algorithm`."""
         inputs = problem.inputs[1:] if self.function.is_conditional else problem.inputs

@@ -14,7 +14,7 @@ from dnncore.cuda.transpose import TRANSPOSES_OF_MEMORY_RATE, Transpose, Transpo
 from dnncore.descriptors import BinaryOperator, UnaryOperator
 from dnncore.problems import BinaryProblem, UnaryProblem
 
-__all__ = ["ADD", "BINARY", "COPY", "FILL", "UNARY", "WHERE"]
+__all__ = ["ADD", "BINARY", "COPY", "COPY_TO_ANOTHER_INNERMOST", "FILL", "UNARY", "WHERE"]
 
 
 def _operator(problem: UnaryProblem | BinaryProblem) -> UnaryOperator | BinaryOperator:
@@ -33,6 +33,7 @@ def _not_compiled(problem: BinaryProblem) -> str | None:
 FILL: tuple[CudaAlgorithm, ...] = (*elementwise(Function("One", dtypes=ELEMENT_TYPES)), POINTWISE)
 _TRANSPOSES = (TransposePairs(), Transpose())
 _COPIES = elementwise(Function("Copy", dtypes=ELEMENT_TYPES, broadcasts=True))
+_IN_ONE_ORDER = tuple(each for each in _COPIES if each.wants_one_order)
 COPY: tuple[tuple[float, CudaAlgorithm], ...] = tuple(
     sorted(
         (
@@ -44,6 +45,9 @@ COPY: tuple[tuple[float, CudaAlgorithm], ...] = tuple(
 )
 """Those of `ADD` that copy to another layout of the same dtype, each beside the share of the memory's rate that it does not exceed,
 the largest first; without workspace. The last takes every layout, in less time than what `ADD` has besides."""
+
+COPY_TO_ANOTHER_INNERMOST = tuple((rate, each) for rate, each in COPY if each not in _IN_ONE_ORDER)
+"""The same where another dimension is innermost in the copy: all but what would go through both in one order."""
 
 ADD: tuple[CudaAlgorithm, ...] = (
     *_TRANSPOSES,

@@ -15,8 +15,9 @@ from dnncore.choice import composed, searching
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.convolution.operands import operands_of
-from dnncore.cuda.tensor import COPY
+from dnncore.cuda.tensor import COPY, COPY_TO_ANOTHER_INNERMOST
 from dnncore.cuda.traffic import operand_bytes
+from dnncore.cuda.transpose import Matrices
 from dnncore.descriptors import TensorDescriptor
 from dnncore.figures import DeviceFigures
 from dnncore.problems import AddProblem, ConvolutionProblem, FusedConvolutionProblem
@@ -90,8 +91,9 @@ def fastest_copy(source: TensorDescriptor, target: TensorDescriptor, figures: De
     A fused convolution and one that it is composed of, and both over phases, ask for the same ones.
     """
     problem, found = AddProblem(source, target), None
-    nbytes = operand_bytes(problem)
-    for of_memory_rate, algorithm in COPY:
+    nbytes, matrices = operand_bytes(problem), Matrices.of(problem)
+    another = matrices is not None and matrices.a_row > 1
+    for of_memory_rate, algorithm in COPY_TO_ANOTHER_INNERMOST if another else COPY:
         memory = nbytes / (figures.bytes_per_second * of_memory_rate)
         if found is not None and found.seconds <= figures.launch_seconds + memory:
             break
