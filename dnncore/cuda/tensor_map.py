@@ -10,7 +10,7 @@ Source of the names and limits: CUDA Driver API 13.0, "Tensor Map Object Managem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,8 +51,7 @@ def corner_fits(place: int) -> bool:
     return place in _CORNERS
 
 
-@dataclass(frozen=True, slots=True)
-class BoxMap:
+class BoxMap(NamedTuple):
     """A tensor of which boxes are copied: cuTensorMapEncodeTiled. Immutable.
 
     Args:
@@ -77,8 +76,7 @@ class BoxMap:
         return self.box[0] * self.dtype.itemsize if self.swizzles else 0
 
 
-@dataclass(frozen=True, slots=True)
-class PixelMap:
+class PixelMap(NamedTuple):
     """Images of which runs of pixels are copied, as one tap of a filter meets them: cuTensorMapEncodeIm2col. Immutable.
 
     The pixels of a run are some steps apart, go on in the next row and in the next image, and stay between two corners; a copy

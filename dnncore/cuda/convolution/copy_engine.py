@@ -8,8 +8,8 @@ added to them, are matrices where their pixels are evenly spaced, through rows a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from dnncore.cuda.tensor_map import (
     ALIGNMENT_BYTES,
@@ -49,8 +49,7 @@ _MOST_OFFSET = 255
 """Pixels from a filter's first tap to its last, along W and along H, that a copy can add."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """Which pixels of images the taps of a filter meet. Immutable.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import replace
 from functools import partial
 
 from dnncore.backend import Offer
@@ -104,7 +103,7 @@ def _calls(problem: ConvolutionProblem, schedule: Schedule, kernels: Kernels, el
         maps = planes_map(x, tile.pixels, tile.slab), planes_map(dy, tile.pixels, tile.slab)
     else:
         maps = images_map(x, window, tile.slab, tile.pixels), matrix_map(dy, tile.slab, tile.pixels)
-    of_x, of_dy = (replace(each, rounds=kernels.rounds) for each in maps)
+    of_x, of_dy = (each._replace(rounds=kernels.rounds) for each in maps)
     params = record(
         PARAMS,
         output=output,

@@ -132,7 +132,7 @@ def forward_launches(problem: ConvolutionProblem, figures: DeviceFigures) -> tup
     x, w, y = problem.x, problem.w, problem.y
     if x.dtype is DType.INT8:
         phases = ((tile, forward_phase(problem, tile.slab(x.dtype))) for tile in tiles(x.dtype, backward=False))
-        made = (Launch(x, w, (phase,), tile, backward=False) for tile, phase in phases)
+        made = (Launch.of(x, w, (phase,), tile, backward=False) for tile, phase in phases)
         found = [launch for launch in made if launch.suits(figures.multiprocessors)]
     else:
         phase = forward_phase(problem, ROW_BYTES // x.dtype.itemsize)

@@ -19,7 +19,7 @@ import itertools
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from dnncore.backend import Offer
@@ -97,14 +97,15 @@ def _least_macs(problem: ConvolutionProblem) -> int:
     return problem.x.size * problem.w.shape[0] * math.prod(taps)
 
 
-def phases(problem: ConvolutionProblem) -> list[Phase]:
+@lru_cache(maxsize=4)  # who asks whether they can be gathered takes them afterwards
+def phases(problem: ConvolutionProblem) -> tuple[Phase, ...]:
     """The phases of a backward-data problem, those with the longest sums first."""
     x, conv, slab = problem.x, problem.convolution, ROW_BYTES // problem.x.dtype.itemsize
     slabs = -(-problem.w.shape[0] // slab)
     made = [
         _phase(x, conv.stride, slab, slabs, *axes) for axes in itertools.product(_axes(problem, 0), _axes(problem, 1))
     ]
-    return sorted(made, key=lambda phase: -phase.steps)
+    return tuple(sorted(made, key=lambda phase: -phase.steps))
 
 
 def _phase(x: TensorDescriptor, stride: tuple[int, ...], slab: int, slabs: int, rows: _Axis, columns: _Axis) -> Phase:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -94,8 +93,7 @@ class ShortSlab(NamedTuple):
     products: int
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(NamedTuple):
     """A dense convolution. Immutable. Pairs are rows and columns.
 
     Args:
@@ -162,9 +160,9 @@ class Phase:
         return -(-n * math.prod(places) // tile.columns)
 
     def gathered_bytes(self, tile: Tile) -> int:
-        """What is loaded of the images that are read."""
+        """What is loaded for a tile of the images that are read."""
         pixels = tile.columns * math.prod(self.taps) if tile.patch is None else math.prod(tile.patch.read)
-        return self.tiles(tile) * pixels * (self.slabs[1] - self.slabs[0]) * max(tile.row_bytes, LEAST_ROW_BYTES)
+        return pixels * (self.slabs[1] - self.slabs[0]) * max(tile.row_bytes, LEAST_ROW_BYTES)
 
     def arriving_bytes(self, tile: Tile, rows: float, short: ShortSlab | None) -> float:
         """What a multiprocessor loads for a tile: x and so many rows of filters, each step, or of patches once for all taps.
@@ -204,9 +202,8 @@ class Pace(NamedTuple):
         return max(self.least, max(self.loads, memory) + self.start)
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Phases in tiles. Immutable.
+class Launch(NamedTuple):
+    """Phases in tiles, as `of` makes them. Immutable.
 
     Args:
         images: That are read.
@@ -215,6 +212,9 @@ class Launch:
         tile: Of a block.
         backward: Whether it is backward-data: the rows of the product are channels.
         pools: Whether the largest of each two by two outputs is stored, which are what the phase writes.
+        rows: Of the product.
+        filter_tiles: How many there are along the rows of the product.
+        counts: How many there are along the pixels of each phase.
     """
 
     images: TensorDescriptor
@@ -222,7 +222,26 @@ class Launch:
     phases: tuple[Phase, ...]
     tile: Tile
     backward: bool
-    pools: bool = False
+    pools: bool
+    rows: int
+    filter_tiles: int
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        images: TensorDescriptor,
+        w: TensorDescriptor,
+        phases: tuple[Phase, ...],
+        tile: Tile,
+        *,
+        backward: bool,
+        pools: bool = False,
+    ) -> Launch:
+        """Phases in tiles of one kind."""
+        rows = w.shape[1 if backward and w.dtype is not DType.FLOAT32 else 0]
+        counts = tuple([phase.tiles(tile) for phase in phases])
+        return cls(images, w, phases, tile, backward, pools, rows, -(-rows // tile.rows), counts)
 
     @property
     def is_transposed(self) -> bool:
@@ -230,14 +249,9 @@ class Launch:
         return self.backward and self.w.dtype is not DType.FLOAT32
 
     @property
-    def rows(self) -> int:
-        """Of the product."""
-        return self.w.shape[1 if self.is_transposed else 0]
-
-    @property
-    def filter_tiles(self) -> int:
-        """How many there are along the rows of the product."""
-        return -(-self.rows // self.tile.rows)
+    def pixel_tiles(self) -> int:
+        """How many there are along the pixels of all phases."""
+        return sum(self.counts)
 
     @property
     def keeps_filters(self) -> bool:
@@ -253,11 +267,6 @@ class Launch:
     def box_rows(self) -> int:
         """Rows of filters that are copied at a time: of a tile, or of a consumer where the last tile has none for one of them."""
         return BOX_FILTERS if self.is_transposed or self.rows % self.tile.rows else self.tile.rows
-
-    @property
-    def pixel_tiles(self) -> int:
-        """How many there are along the pixels of all phases."""
-        return sum([phase.tiles(self.tile) for phase in self.phases])
 
     def suits(self, multiprocessors: int) -> bool:
         """Whether the tile is for such phases: patches are for one by dense filters, clusters for few outputs.
@@ -312,7 +321,7 @@ class Launch:
         channels, product = self.images.shape[1], self.product
         busy = turns = turn = arriving = 0.0
         gathered_bytes = 0
-        for phase in self.phases:
+        for phase, count in zip(self.phases, self.counts, strict=True):
             summands = phase.summands(channels, product)
             products = tile.columns * rows * summands / rate
             turn = products + tile_clocks / figures.clock_hz
@@ -320,10 +329,10 @@ class Launch:
                 # Of two patches each consumer multiplies one and finishes it, while the other multiplies at most.
                 finishing = tile.columns * rows * _INT8_OUTPUT_CLOCKS / figures.clock_hz
                 turn = max(turn, (products + finishing) / 2)
-            shares = phase.tiles(tile) * filter_tiles / figures.multiprocessors
+            shares = count * filter_tiles / figures.multiprocessors
             turns += shares
             busy += shares * turn
-            gathered_bytes += phase.gathered_bytes(tile)
+            gathered_bytes += count * phase.gathered_bytes(tile)
             short = phase.short_slab(channels, product)
             arriving += shares * phase.arriving_bytes(tile, rows, short)
         busy += (math.ceil(turns) - turns) * turn
@@ -343,7 +352,7 @@ class Launch:
         waves = self.blocks(figures.multiprocessors) / figures.multiprocessors
         clocks = _CLUSTER_CLOCKS + steps * _CLUSTER_STEP_CLOCKS + waves * _CLUSTER_WAVE_CLOCKS
         seconds = (clocks + _EXCHANGE_CLOCKS[self.tile.cluster]) / figures.clock_hz
-        gathered_bytes = sum([phase.gathered_bytes(self.tile) for phase in self.phases])
+        gathered_bytes = self.pixel_tiles * self.phases[0].gathered_bytes(self.tile)
         return Pace(seconds * waves, seconds, 0.0, 0.0, OF_MEMORY_RATE, gathered_bytes)
 
     def params(self) -> np.ndarray:
@@ -358,7 +367,7 @@ class Launch:
         )
         phases, channels, tiles = params["phases"], self.images.shape[1], 0
         phases["pixel_tiles"] = _NO_PHASE
-        for i, phase in enumerate(self.phases):
+        for i, (phase, count) in enumerate(zip(self.phases, self.counts, strict=True)):
             window, (first, behind) = phase.window, phase.slabs
             short = None if tile.cluster else phase.short_slab(channels, self.product)
             phases[i] = (
@@ -376,7 +385,7 @@ class Launch:
                 not reads_matrix(self.images, window),
                 tile.patch is None and not is_matrix(phase.y),
             )
-            tiles += phase.tiles(tile)
+            tiles += count
         return params
 
     def output_map(self, images: TensorDescriptor) -> TensorMap:
@@ -449,7 +458,7 @@ _SECONDS_AND_BUSY = itemgetter(0, 1)
 
 def _rounded(operand: TensorMap) -> TensorMap:
     """As copies into stages see an operand: what is float32 becomes tf32."""
-    return replace(operand, rounds=operand.dtype is DType.FLOAT32)
+    return operand if operand.dtype is not DType.FLOAT32 else operand._replace(rounds=True)
 
 
 def tiles(dtype: DType, *, backward: bool) -> tuple[Tile, ...]:
@@ -462,5 +471,6 @@ def launches(
     images: TensorDescriptor, w: TensorDescriptor, phases: Sequence[Phase], multiprocessors: int, *, backward: bool
 ) -> list[Launch]:
     """One for each tile that suits the phases."""
-    made = (Launch(images, w, tuple(phases), tile, backward) for tile in tiles(w.dtype, backward=backward))
+    every = tuple(phases)
+    made = [Launch.of(images, w, every, tile, backward=backward) for tile in tiles(w.dtype, backward=backward)]
     return [launch for launch in made if launch.suits(multiprocessors)]

@@ -5,7 +5,7 @@ By the patches of `convolution/wgmma_patches.cuh`, in which a thread has all tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
@@ -55,8 +55,8 @@ class WgmmaPooled(Bounded):
         )
         if reason is not None:
             return reason
-        phase = replace(forward_phase(plain, SLAB), y=problem.y)
-        launch = Launch(plain.x, plain.w, (phase,), POOLED_TILE, backward=False, pools=True)
+        phase = forward_phase(plain, SLAB)._replace(y=problem.y)
+        launch = Launch.of(plain.x, plain.w, (phase,), POOLED_TILE, backward=False, pools=True)
         if not launch.suits(figures.multiprocessors):
             return f"filters of {plain.w.shape[2:]}, {plain.convolution}; it takes 3 x 3, next to each other, without strides"
         counts = (plain.y.size // plain.y.shape[1], plain.x.size // plain.x.shape[1], plain.w.shape[0])
