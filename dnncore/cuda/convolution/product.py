@@ -18,6 +18,8 @@ import itertools
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 from dnncore.cuda.gemm import Digit, Extents, Outline, Phase, Product
@@ -25,6 +27,8 @@ from dnncore.descriptors import ConvolutionMode
 from dnncore.problems import ConvolutionProblem, Direction
 
 __all__ = ["convolution_outline", "convolution_product"]
+
+_VECTOR_BYTES = 16
 
 _MIN_GROUP_ROWS = 4
 """Fewest rows that a group's product must have; with fewer, nearly all of every tile hangs over the edge."""
@@ -234,7 +238,22 @@ def convolution_outline(problem: ConvolutionProblem) -> Outline | None:
         phases = ((taps, places),)
     else:
         phases, rows = _backward_data_phases(problem, rows), w.shape[1]
-    return Outline(Extents(x.dtype, rows, groups, phases), _may_read_vectors(problem))
+    return Outline(Extents(x.dtype, rows, groups, phases), _may_read_vectors(problem), _column_runs(problem))
+
+
+def _column_runs(problem: ConvolutionProblem) -> tuple[int, ...]:
+    """What the fastest digit of a column may count where that is pixels of a row, which lie side by side, as those of NCHW do."""
+    conv, forward = problem.convolution, problem.direction is Direction.FORWARD
+    if problem.direction is Direction.BACKWARD_FILTER or not (forward or max(conv.stride) == 1):
+        return ()
+    read, written = (problem.x, problem.y) if forward else (problem.y, problem.x)
+    if written.shape[-1] == 1 or written.strides[-1] != 1 or read.strides[-1] != 1:
+        return ()
+    *others, along = conv.stride
+    extents, steps = (written.shape[0], *written.shape[2:-1]), (read.strides[0], *map(mul, others, read.strides[2:-1]))
+    if any(extent > 1 and step <= along for extent, step in zip(extents, steps, strict=True)):
+        return ()
+    return tuple(accumulate((*written.shape[:1:-1], written.shape[0]), mul))  # rows and images may be counted along
 
 
 def _backward_data_phases(problem: ConvolutionProblem, filters: int) -> tuple[tuple[int, int], ...]:
@@ -264,9 +283,19 @@ def _backward_data_phases(problem: ConvolutionProblem, filters: int) -> tuple[tu
 
 
 def _may_read_vectors(problem: ConvolutionProblem) -> bool:
-    """Whether the operand that is gathered may be read 16 bytes at a time: not where only taps are beside each other in memory."""
+    """Whether the operand that is gathered may be read 16 bytes at a time.
+
+    Not where only taps are beside each other in memory; and of pixels of a row only where those of each channel and each image
+    begin at multiples of 16 bytes.
+    """
     conv, gathered = problem.convolution, problem.y if problem.direction is Direction.BACKWARD_DATA else problem.x
-    return 1 in gathered.strides[:2] or any(
+    if 1 in gathered.strides[:2]:
+        return True
+    vector = _VECTOR_BYTES // gathered.dtype.itemsize
+    (images, channels), (of_image, of_channel) = gathered.shape[:2], gathered.strides[:2]
+    if channels > conv.groups and (of_channel % vector or (images > 1 and of_image % vector)):
+        return False
+    return any(
         step == 1 and (taps <= stride or dilation > 1)
         for step, taps, stride, dilation in zip(
             gathered.strides[2:], problem.w.shape[2:], conv.stride, conv.dilation, strict=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dnncore.backend import TICKET_BYTES, Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import BoundedTwice
 from dnncore.cuda.calls import TICKETS, WORKSPACE, Calls, FieldPath, Place, WhereAligned, in_order, kernel_call
 from dnncore.cuda.gemm.index_space import Extents, Outline, Phase, Product
 from dnncore.cuda.gemm.kernel import (
@@ -32,8 +33,10 @@ from dnncore.cuda.gemm.schedule import (
     choose_split,
     least_seconds,
     parts_seconds,
+    split_seconds,
+    whole_seconds,
 )
-from dnncore.cuda.gemm.tiling import PIPELINED_TILES, TILES, AnyTile, tile_counts
+from dnncore.cuda.gemm.tiling import EXTENDED_TILES, PIPELINED_TILES, TILES, AnyTile, tile_counts
 from dnncore.cuda.gemm.vectors import vector_walks
 from dnncore.cuda.params import FULL_PRECISION
 from dnncore.cuda.traffic import operand_bytes
@@ -112,9 +115,12 @@ def memory_seconds(problem: Any, product: Product, figures: DeviceFigures) -> fl
     """What the operands take on their way through memory, where tensor cores may wait for them and somebody says what they are."""
     if isinstance(problem, Product) or product.dtype in FULL_PRECISION:
         return 0.0
-    written = sum(tensor.size * tensor.dtype.itemsize for tensor in problem.outputs)
-    nbytes: float = operand_bytes(problem) + (_of_written(product) - 1) * written
+    nbytes: float = operand_bytes(problem) + (_of_written(product) - 1) * _written_bytes(problem)
     return nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE)
+
+
+def _written_bytes(problem: Any) -> int:
+    return sum([tensor.size * tensor.dtype.itemsize for tensor in problem.outputs])
 
 
 def _of_written(product: Product) -> float:
@@ -122,7 +128,14 @@ def _of_written(product: Product) -> float:
     fastest = [phase.column[0] for phase in product.phases if phase.column]
     if product.dtype not in _OF_16_BITS or any(digit.other_stride != 1 for digit in fastest):
         return 1.0
-    is_packed = all(digit.extent * product.dtype.itemsize % _PACK_BYTES == 0 for digit in fastest)
+    return max([_of_runs(product.dtype, [digit.extent]) for digit in fastest], default=_WRITTEN_AS_COLUMNS)
+
+
+def _of_runs(dtype: DType, runs: Sequence[int]) -> float:
+    """The same of columns that come in neighbours, at least, as many as one of `runs` says."""
+    if dtype not in _OF_16_BITS or not runs:
+        return 1.0
+    is_packed = any(run * dtype.itemsize % _PACK_BYTES == 0 for run in runs)
     return _WRITTEN_AS_COLUMNS if is_packed else _WRITTEN_SINGLY
 
 
@@ -135,7 +148,14 @@ def outline_or_reason(product_of: ProductOf, outline_of: OutlineOf | None, probl
     return product if isinstance(product, str) else Outline(product.extents, vector_walks(product) is not None)
 
 
-def least_whole_seconds(outline: Outline, problem: Any, figures: DeviceFigures, *, extended: bool = False) -> float:
+def least_whole_seconds(
+    outline: Outline,
+    problem: Any,
+    figures: DeviceFigures,
+    *,
+    extended: bool = False,
+    of_products: Callable[[Extents, tuple[AnyTile, ...], DeviceFigures], float] = least_seconds,
+) -> float:
     """Seconds that a product is not below whose sums are not cut; infinitely many where no tile holds them.
 
     Args:
@@ -143,23 +163,32 @@ def least_whole_seconds(outline: Outline, problem: Any, figures: DeviceFigures, 
         problem: What is computed, or that product.
         figures: Of the device.
         extended: Whether an epilogue follows.
+        of_products: What they take in the fastest of some tiles: a bound, or the estimate.
     """
     extents, longest = outline.extents, outline.extents.longest_sum
-    tiles = [tile for tile in _tiles_of(outline) if tile.longest_sum >= longest]
-    least = least_seconds(extents, tuple(tiles), figures)
+    tiles = [tile for tile in _tiles_of(outline, extended=extended) if tile.longest_sum >= longest]
+    least = of_products(extents, tuple(tiles), figures)
     if extents.dtype in FULL_PRECISION:
         return least + _epilogue_seconds(extents, figures) if extended else least
     if not isinstance(problem, Product):
-        least = max(least, operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE))
+        written = (_of_runs(extents.dtype, outline.column_runs) - 1) * _written_bytes(problem)
+        least = max(least, (operand_bytes(problem) + written) / (figures.bytes_per_second * _OF_MEMORY_RATE))
     return max(least, _least_extended_seconds(extents, figures)) if extended else least
 
 
-def _tiles_of(outline: Outline) -> tuple[AnyTile, ...]:
-    """Those that may come into question; each that knows epilogues is as slow as one of the others."""
-    return (_TILES_OF_VECTORS if outline.may_read_vectors else TILES)[outline.extents.dtype]
+def _tiles_of(outline: Outline, *, extended: bool) -> tuple[AnyTile, ...]:
+    """Those that may come into question."""
+    return _TILES_OF[extended, outline.may_read_vectors][outline.extents.dtype]
 
 
-_TILES_OF_VECTORS = {dtype: (*tiles, *PIPELINED_TILES.get(dtype, ())) for dtype, tiles in TILES.items()}
+_TILES_OF: dict[tuple[bool, bool], dict[DType, tuple[AnyTile, ...]]] = {
+    (extended, vectors): {
+        dtype: tuple(dict.fromkeys((*tiles, *PIPELINED_TILES.get(dtype, ())) if vectors else tiles))
+        for dtype, tiles in (EXTENDED_TILES if extended else TILES).items()
+    }
+    for extended, vectors in itertools.product((False, True), repeat=2)
+}
+"""By whether they know epilogues, and whether vectors may be read."""
 
 
 @lru_cache(maxsize=8)
@@ -225,7 +254,7 @@ def tiled_calls(
 
 
 @dataclass(frozen=True)
-class TiledGemm(Bounded):
+class TiledGemm(BoundedTwice):
     """A problem as a product in tiles, without workspace; a phase's sums are added in order. Immutable.
 
     Args:
@@ -255,6 +284,13 @@ class TiledGemm(Bounded):
             if isinstance(outline, str)
             else least_whole_seconds(outline, problem, figures, extended=self.fused)
         )
+
+    def closer_seconds(self, problem: Any, figures: DeviceFigures) -> float:
+        """What it takes in the fastest of the tiles that may come into question."""
+        outline = outline_or_reason(self.product_of, self.outline_of, problem)
+        if isinstance(outline, str):
+            return math.inf
+        return least_whole_seconds(outline, problem, figures, extended=self.fused, of_products=whole_seconds)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes by estimate; a reason where the kernels' structs cannot hold the problem."""
@@ -307,7 +343,7 @@ def _whole_calls(product: Product, tile: AnyTile, *, extended: bool) -> Calls:
 
 
 @dataclass(frozen=True)
-class SplitGemm(Bounded):
+class SplitGemm(BoundedTwice):
     """A product with few tiles and a long reduction, which is cut into parts that are added in a fixed order. Immutable.
 
     The workspace holds the sums of every part; of int8 they and their total are exact, however long it is. How many parts there are
@@ -340,7 +376,19 @@ class SplitGemm(Bounded):
             return math.inf
         extents = outline.extents
         sums = DType.INT32 if extents.dtype is DType.INT8 else extents.dtype.compute
-        return least_seconds(extents, _tiles_of(outline), figures) + 2 * parts_seconds(extents.elements, sums, figures)
+        return least_seconds(extents, _tiles_of(outline, extended=False), figures) + 2 * parts_seconds(
+            extents.elements, sums, figures
+        )
+
+    def closer_seconds(self, problem: Any, figures: DeviceFigures) -> float:
+        """What it takes in the fastest of the tiles that may come into question, cut into parts."""
+        outline = outline_or_reason(self.product_of, self.outline_of, problem)
+        if isinstance(outline, str) or len(outline.extents.phases) != 1:
+            return math.inf
+        tiles = _tiles_of(outline, extended=False)
+        if self.fused:
+            tiles = tuple(dict.fromkeys((*tiles, *_tiles_of(outline, extended=True))))
+        return split_seconds(outline.extents, tiles, figures)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What it takes where cutting the reduction is faster by estimate, or needed for accuracy; else the reason why not."""

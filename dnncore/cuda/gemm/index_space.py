@@ -148,6 +148,11 @@ class Extents(NamedTuple):
         return max([summands for _, summands in self.phases], default=0)
 
     @property
+    def sum_dtype(self) -> DType:
+        """What products are added up in: the compute type; int32 where they are of int8."""
+        return DType.INT32 if self.dtype is DType.INT8 else self.dtype.compute
+
+    @property
     def elements(self) -> int:
         """Of C."""
         return self.groups * self.rows * sum([columns for columns, _ in self.phases])
@@ -159,10 +164,12 @@ class Outline(NamedTuple):
     Args:
         extents: How large it is.
         may_read_vectors: Whether A and B can be read 16 bytes at a time as far as anybody knows (`vectors.vector_walks`).
+        column_runs: Where the fastest digit of columns is known to count neighbours of C: what its extent may be.
     """
 
     extents: Extents
     may_read_vectors: bool
+    column_runs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +287,7 @@ class Product:
     @property
     def sum_dtype(self) -> DType:
         """What products are added up in: the compute type; int32 where they are of int8."""
-        return DType.INT32 if self.dtype is DType.INT8 else self.dtype.compute
+        return self.extents.sum_dtype
 
     @property
     def is_wide(self) -> bool:

@@ -17,7 +17,16 @@ from dnncore.cuda.gemm.tiling import LONGEST_INT8_SUM, AnyTile
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures, Maths
 
-__all__ = ["LONGEST_SUM", "Schedule", "choose_schedule", "choose_split", "least_seconds", "parts_seconds"]
+__all__ = [
+    "LONGEST_SUM",
+    "Schedule",
+    "choose_schedule",
+    "choose_split",
+    "least_seconds",
+    "parts_seconds",
+    "split_seconds",
+    "whole_seconds",
+]
 
 _WARP = 32
 _MIN_SPLIT_LENGTH = 128
@@ -92,7 +101,7 @@ def choose_schedule(product: Product, tiles: tuple[AnyTile, ...], figures: Devic
         tiles: The tiles to choose from, at least one.
         figures: Of the device.
     """
-    fastest = _fastest(product, tiles, figures, math.inf, split=False)
+    fastest = _fastest(product.extents, tiles, figures, math.inf, split=False)
     assert fastest is not None, "there is no tile"
     return fastest
 
@@ -119,7 +128,7 @@ def choose_split(
     Returns:
         None where none takes less.
     """
-    return _fastest(product, tiles, figures, than, split=True, joined=joined, shortest=shortest)
+    return _fastest(product.extents, tiles, figures, than, split=True, joined=joined, shortest=shortest)
 
 
 def least_seconds(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> float:
@@ -132,6 +141,24 @@ def least_seconds(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceF
     """
     covers = _covers(extents, tiles, figures)
     return covers[0].least if covers else math.inf
+
+
+def whole_seconds(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> float:
+    """Seconds of the fastest schedule that adds up whole sums; infinitely many where there is no tile.
+
+    Args:
+        extents: Of what is computed.
+        tiles: The tiles to choose from, each of which holds the longest sum.
+        figures: Of the device.
+    """
+    fastest = _fastest(extents, tiles, figures, math.inf, split=False)
+    return math.inf if fastest is None else fastest.seconds
+
+
+def split_seconds(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> float:
+    """The same where sums are cut into two parts or more, of a product of one phase."""
+    fastest = _fastest(extents, tiles, figures, math.inf, split=True, fewest=2)
+    return math.inf if fastest is None else fastest.seconds
 
 
 def parts_seconds(elements: int, dtype: DType, figures: DeviceFigures) -> float:
@@ -196,13 +223,13 @@ def _cuts(longest: int, depth: int, shortest: int, *, split: bool) -> tuple[tupl
     return tuple([(length, max(-(-longest // length), 1)) for length in lengths])
 
 
-def _can_be_joined(product: Product) -> bool:
+def _can_be_joined(extents: Extents) -> bool:
     """Whether an accumulator holds the total always."""
-    return product.dtype is not DType.INT8 or product.longest_sum <= LONGEST_INT8_SUM
+    return extents.dtype is not DType.INT8 or extents.longest_sum <= LONGEST_INT8_SUM
 
 
 def _fastest(
-    product: Product,
+    extents: Extents,
     tiles: tuple[AnyTile, ...],
     figures: DeviceFigures,
     than: float,
@@ -210,6 +237,7 @@ def _fastest(
     split: bool,
     joined: bool | None = None,
     shortest: int = _MIN_SPLIT_LENGTH,
+    fewest: int = 1,
 ) -> Schedule | None:
     """The first of the fastest by estimate, of every tile in every number of parts; None where none takes less time than that.
 
@@ -217,27 +245,29 @@ def _fastest(
     memory, and another kernel or what the last block of a tile takes, whichever is less. What cannot be the fastest is passed over
     early: a plan waits for hundreds of estimates.
     """
-    multiprocessors, longest = figures.multiprocessors, product.longest_sum
+    multiprocessors, longest, dtype = figures.multiprocessors, extents.longest_sum, extents.dtype
     part_seconds, element_seconds, to_join = 0.0, math.inf, 0.0
     to_add = to_add_part = math.inf
     if split:
-        elements = product.groups * product.rows * product.num_columns
-        part_seconds = parts_seconds(elements, product.sum_dtype, figures)
-        if joined is not False and _can_be_joined(product):
+        sums = extents.sum_dtype
+        part_seconds = parts_seconds(extents.elements, sums, figures)
+        if joined is not False and _can_be_joined(extents):
             block_rate = figures.bytes_per_second / multiprocessors * _OF_BLOCKS_SHARE
-            element_seconds = product.sum_dtype.itemsize / block_rate
-            to_join = _JOINING.get(product.dtype, _JOINING_OF_16_BITS) * figures.launch_seconds
+            element_seconds = sums.itemsize / block_rate
+            to_join = _JOINING.get(dtype, _JOINING_OF_16_BITS) * figures.launch_seconds
         if not joined:
-            adding = _ADDING.get(product.dtype, _ADDING_OF_16_BITS)
+            adding = _ADDING.get(dtype, _ADDING_OF_16_BITS)
             to_add, to_add_part = (launches * figures.launch_seconds for launches in adding)
     best, best_place = None, -1
-    for place, tile, num_tiles, work, step, busy_turns, least in _covers(product.extents, tiles, figures):
+    for place, tile, num_tiles, work, step, busy_turns, least in _covers(extents, tiles, figures):
         if least > than:
             break
         can_join = tile.joins and num_tiles <= _MOST_JOINED_TILES
         join_seconds = tile.rows * tile.columns * element_seconds if can_join else math.inf
         added = one_launch = 0.0
         for split_length, parts in _cuts(longest, tile.depth, shortest, split=split):
+            if parts < fewest:
+                continue
             turns = -(-num_tiles * parts // multiprocessors) or 1
             if parts == 1:
                 seconds, summands = 0.0, max(turns * (work / (num_tiles or 1)), longest)
