@@ -8,7 +8,6 @@ from functools import cache, lru_cache, partial
 
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Calls, Place, WhereAligned, blocks_for, in_order, kernel_call
-from dnncore.cuda.elementwise import layout_of
 from dnncore.cuda.params import (
     ADDRESS,
     BLEND,
@@ -16,6 +15,7 @@ from dnncore.cuda.params import (
     ELEMENT_TYPES,
     TENSOR_VIEW,
     c_type,
+    collapse,
     divisor,
     generate,
     record,
@@ -80,8 +80,11 @@ class Matrices:
     @lru_cache(maxsize=8)  # both kernels ask
     def of(cls, problem: AddProblem) -> Matrices | None:
         """None where one dimension is innermost in both tensors, where one of them has none, or where a is broadcast along it."""
-        layout = layout_of(problem)
-        extents, (a_strides, c_strides) = layout.extents, layout.strides
+        a, c = problem.a, problem.c
+        given = a.strides
+        if a.shape != c.shape:
+            given = tuple([step if extent > 1 else 0 for step, extent in zip(a.strides, a.shape, strict=True)])
+        extents, a_strides, c_strides = collapse(c.shape, given, c.strides)
         row = len(extents) - 1
         column = next((axis for axis in range(row) if a_strides[axis] == 1), None)
         if column is None or a_strides[row] == 0 or c_strides[row] != 1:

@@ -112,6 +112,8 @@ def at_least_2d(**tensors: TensorDescriptor) -> None:
 
 def broadcasts(small_name: str, small: TensorDescriptor, large_name: str, large: TensorDescriptor) -> None:
     """Refuse a small tensor that does not broadcast to the large one."""
+    if small.shape == large.shape:
+        return
     if small.ndim != large.ndim or any(
         s not in (1, extent) for s, extent in zip(small.shape, large.shape, strict=True)
     ):

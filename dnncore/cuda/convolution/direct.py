@@ -10,6 +10,7 @@ from functools import cache, partial
 import numpy as np
 
 from dnncore.backend import Offer
+from dnncore.bounds import Bounded
 from dnncore.cuda.calls import Calls, blocks_for, in_order, kernel_call
 from dnncore.cuda.convolution.operands import is_wide
 from dnncore.cuda.geometry import GEOMETRY, MAX_SPATIAL, geometry, spatial, taps
@@ -100,7 +101,7 @@ def _params(problem: ConvolutionProblem) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class DirectConvolution:
+class DirectConvolution(Bounded):
     """One thread per element of y or dx, one block per element of dw; no workspace. Immutable."""
 
     name: str = "direct"
@@ -109,6 +110,10 @@ class DirectConvolution:
         """Every unit that its calls can name."""
         by_dtype = [_unit(direction, dtype) for direction in Direction for dtype in FLOATING]
         return (*by_dtype, _unit(Direction.FORWARD, DType.INT8), *(_unit(direction, None) for direction in Direction))
+
+    def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
+        """What all products take."""
+        return problem.macs / (figures.products_per_second(Maths.FP64) * _OF_PRODUCTS)
 
     def offer(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Offer:
         """What it takes; it computes everything that is legal."""

@@ -21,7 +21,6 @@ from typing import Any
 
 from dnncore.backend import Offer
 from dnncore.bounds import Searched, Selective
-from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.copies import copying_seconds, searching_with_copies
 from dnncore.cuda.convolution.elsewhere import NOWHERE
@@ -67,11 +66,13 @@ class RelaidConvolution(Searched, Selective):
         return (is_tf32 or kind.dtypes[0] in _DTYPES) and len(kind.taps) == 2 and not all(kind.inside)
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
-        """What the copies take at least, and the convolution over them."""
+        """What the copies take at least, and their way through memory once more."""
         if not _is_for(problem):
             return math.inf
-        inner = least_seconds(self.algorithms, problem, figures)
-        return inner + copying_seconds([tensor for _, tensor in _to_relay(problem)], figures)
+        copies = [tensor for _, tensor in _to_relay(problem)]
+        strided = max(problem.convolution.stride) > 1  # what lies between the pixels that are met may be left unread
+        read = 0 if strided else sum([tensor.size * tensor.dtype.itemsize for tensor in copies])
+        return copying_seconds(copies, figures) + read / figures.bytes_per_second
 
     def search(
         self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures
