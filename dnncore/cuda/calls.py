@@ -278,15 +278,14 @@ def kernel_call(
     dtype = params.dtype
     slots = tuple([Slot(_field_offset(dtype, path), place) for path, place in places.items()])
     alpha, beta = (_field_offset(dtype, "alpha"), _field_offset(dtype, "beta")) if blends else (None, None)
-    map_slots = tuple(
-        [
-            MapSlot(_field_offset(dtype, path, TENSOR_MAP_BYTES), place, tensor)
-            for path, (place, tensor) in (maps or {}).items()
-        ]
-    )
-    constant_slots = tuple(
-        [ConstantSlot(_field_offset(dtype, path, 4), place) for path, place in (constants or {}).items()]
-    )
+    map_slots: tuple[MapSlot, ...] = ()
+    if maps:
+        offset = partial(_field_offset, dtype, nbytes=TENSOR_MAP_BYTES)
+        map_slots = tuple([MapSlot(offset(path), place, tensor) for path, (place, tensor) in maps.items()])
+    constant_slots: tuple[ConstantSlot, ...] = ()
+    if constants:
+        offset = partial(_field_offset, dtype, nbytes=4)
+        constant_slots = tuple([ConstantSlot(offset(path), place) for path, place in constants.items()])
     return (
         KernelCall(
             unit,
@@ -324,10 +323,11 @@ def rewired(
     scratch = Place(WORKSPACE) if workspace is None else workspace
 
     def place(old: Place) -> Place:
-        if old.operand == WORKSPACE and old.offset_bytes < 0:
+        operand, offset_bytes = old
+        if operand == WORKSPACE and offset_bytes < 0:
             return old
-        new = scratch if old.operand == WORKSPACE else operands[old.operand]
-        return new.plus(old.offset_bytes)
+        new = scratch if operand == WORKSPACE else operands[operand]
+        return Place(new[0], new[1] + offset_bytes) if offset_bytes else new
 
     def rewire(call: Call) -> Calls:
         if isinstance(call, WhereAligned):
@@ -339,24 +339,25 @@ def rewired(
         return (rewire_one(call),)
 
     def rewire_all(calls: Calls) -> Calls:
-        return tuple([each for call in calls for each in rewire(call)])
+        return rewire(calls[0]) if len(calls) == 1 else tuple([each for call in calls for each in rewire(call)])
 
     def rewire_one(call: KernelCall | Memset | Copy) -> Call:
         if isinstance(call, KernelCall):
-            params, at_alpha = _with_factor(call.params, call.alpha, alpha)
-            params, at_beta = _with_factor(params, call.beta, beta)
+            unit, grid, block, params, slots, at_alpha, at_beta, shared_bytes, maps, starts_early, constants = call
+            params, at_alpha = _with_factor(params, at_alpha, alpha)
+            params, at_beta = _with_factor(params, at_beta, beta)
             return KernelCall(
-                call.unit,
-                call.grid,
-                call.block,
+                unit,
+                grid,
+                block,
                 params,
-                tuple([Slot(slot.field, place(slot.place)) for slot in call.slots]),
+                tuple([Slot(field, place(where)) for field, where in slots]),
                 at_alpha,
                 at_beta,
-                call.shared_bytes,
-                tuple([MapSlot(slot.field, place(slot.place), slot.tensor) for slot in call.maps]),
-                call.starts_early,
-                tuple([ConstantSlot(slot.field, place(slot.place)) for slot in call.constants]),
+                shared_bytes,
+                tuple([MapSlot(field, place(where), tensor) for field, where, tensor in maps]) if maps else (),
+                starts_early,
+                tuple([ConstantSlot(field, place(where)) for field, where in constants]) if constants else (),
             )
         if isinstance(call, Memset):
             return replace(call, place=place(call.place))

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
+from textwrap import indent
 from types import CodeType
 from typing import Any
 
@@ -114,22 +115,7 @@ class _Script:
         """What enqueues the calls, whichever context is current."""
         context, parameters = self._context, self._parameters
         asks = "or int(current()[1]) != context.handle" if self._asks else ""
-        body = self._lines or ["pass"]
-        source = "\n".join(
-            (
-                f"def bare({parameters}):",
-                *(f"    {line}" for line in body),
-                f"def launch({parameters}):",
-                f"    if context.forked {asks}:",  # in a forked child the driver may not even be asked
-                f"        return within({parameters})",
-                "    try:",
-                *(f"        {line}" for line in body),
-                "    except CudaCallError as error:",
-                "        if not error.of_context or int(current()[1]) == context.handle:",
-                "            raise context.mapped(error) from error",
-                f"        within({parameters})",
-            )
-        )
+        source = _source("\n".join(self._lines) or "pass", parameters, asks)
 
         def within(*arguments: Any) -> None:
             with context:
@@ -182,7 +168,7 @@ class _Script:
         )
         for start, letters, values in self._writes(call):
             pack = f"pack{number}_{start}"
-            names[pack] = Struct(f"<{letters}").pack_into
+            names[pack] = _pack_into(letters)
             lines.append(f"{pack}(block{number}, {start}, {', '.join(values)})")
         for slot in call.maps:
             name = f"map{number}_{slot.field}"
@@ -262,6 +248,32 @@ class _Elsewhere:
             self._script.use(self._queue)
             self._launch = self._script.function()
         self._launch(*arguments)
+
+
+@lru_cache(maxsize=512)
+def _source(body: str, parameters: str, asks: str) -> str:
+    """Two functions that enqueue what a body of lines says: in the context that is current, and in the one that it belongs to."""
+    return "\n".join(
+        (
+            f"def bare({parameters}):",
+            indent(body, " " * 4),
+            f"def launch({parameters}):",
+            f"    if context.forked {asks}:",  # in a forked child the driver may not even be asked
+            f"        return within({parameters})",
+            "    try:",
+            indent(body, " " * 8),
+            "    except CudaCallError as error:",
+            "        if not error.of_context or int(current()[1]) == context.handle:",
+            "            raise context.mapped(error) from error",
+            f"        within({parameters})",
+        )
+    )
+
+
+@lru_cache(maxsize=256)
+def _pack_into(letters: str) -> Callable[..., None]:
+    """What writes a run of fields."""
+    return Struct(f"<{letters}").pack_into
 
 
 @lru_cache(maxsize=512)
