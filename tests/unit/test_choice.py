@@ -12,14 +12,16 @@ import pytest
 from benchmarks.layers import LAYERS, LayerGeometry
 from dnncore import RELU, TensorDescriptor
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded, BoundedTwice, Searched
+from dnncore.bounds import Bounded, BoundedTwice, Searched, Selective
 from dnncore.choice import composed, fastest, least_seconds, searching
 from dnncore.cuda.algorithms import algorithms_for
 from dnncore.descriptors import Layout
 from dnncore.dtypes import DType
+from dnncore.family import Family
 from dnncore.figures import A100, H100, H200, DeviceFigures
 from dnncore.problems import (
     BottleneckProblem,
+    ConvolutionProblem,
     Direction,
     FillProblem,
     FusedConvolutionProblem,
@@ -164,6 +166,9 @@ _PADDED = (
 """Whose y has more pixels than x, by padding alone: what backward-data computes is x's."""
 
 
+_POINTWISE = LayerGeometry("pointwise", 8, 64, 28, 64, 1, 1, 0).problem(Direction.FORWARD, DType.FLOAT16, Layout.NCHW)
+
+
 def _problems() -> Iterator[Problem]:
     yield from dict.fromkeys(case.problem for case in CASES)
     for layer in LAYERS:
@@ -211,6 +216,29 @@ def test_no_offer_is_below_its_bound(figures: DeviceFigures) -> None:
                     # One that is had otherwise for as much says so, or takes longer: what `offer` says is for who asks by name.
                     seconds = found.seconds if isinstance(found, Offer) else math.inf
                     assert max(offer.seconds, least, *bounds) <= seconds, f"{algorithm.name} on {problem}"
+
+
+@_ALL
+def test_what_does_not_suit_a_kind_of_convolution_refuses_it(figures: DeviceFigures) -> None:
+    left_out = 0
+    for problem in _problems():
+        if not isinstance(problem, (ConvolutionProblem, FusedConvolutionProblem)):
+            continue
+        for algorithm in algorithms_for(problem):
+            if isinstance(algorithm, Selective) and not algorithm.suits(problem.kind):
+                left_out += 1
+                assert isinstance(algorithm.offer(problem, figures), str), f"{algorithm.name} on {problem}"
+    assert left_out
+
+
+def test_a_family_says_which_suit_a_kind_once_and_in_its_order() -> None:
+    algorithms = algorithms_for(_POINTWISE)
+    assert isinstance(algorithms, Family)
+    suiting = algorithms.suiting(_POINTWISE.kind)
+    assert [each for each in algorithms if each in suiting] == list(suiting)
+    assert 3 < len(suiting) < len(algorithms) / 2
+    larger = LayerGeometry("larger", 32, 128, 28, 64, 1, 1, 0).problem(Direction.FORWARD, DType.FLOAT16, Layout.NCHW)
+    assert algorithms.suiting(larger.kind) is suiting
 
 
 @_ALL
