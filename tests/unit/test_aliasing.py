@@ -135,9 +135,10 @@ _OF_MANY: dict[Any, Any] = {
 """An example of each kind whose operands are as many as it is made for."""
 
 
-@pytest.mark.parametrize(
-    "problem", [getattr(problems, name) for name in problems.__all__ if name not in ("Direction", "Problem")]
-)
+_KINDS = [getattr(problems, name) for name in problems.__all__ if name.endswith("Problem") and name != "Problem"]
+
+
+@pytest.mark.parametrize("problem", _KINDS)
 def test_what_may_be_in_place_are_operands(problem: Any) -> None:
     example = _OF_MANY.get(problem, problem)
     inputs: Any = getattr(problem, "possible_inputs", None) or example.input_names
@@ -183,8 +184,7 @@ IN_PLACE: tuple[Problem, ...] = (
 
 
 def test_every_problem_that_may_be_in_place_is_tried() -> None:
-    kinds = [getattr(problems, name) for name in problems.__all__ if name not in ("Direction", "Problem")]
-    assert {type(problem) for problem in IN_PLACE} == {kind for kind in kinds if _in_place(kind)}
+    assert {type(problem) for problem in IN_PLACE} == {kind for kind in _KINDS if _in_place(kind)}
 
 
 @pytest.mark.parametrize("problem", IN_PLACE, ids=lambda problem: type(problem).__name__)
