@@ -10,6 +10,7 @@ from dnncore.backend import Algorithm, Device, Launch, Offer, Work
 from dnncore.choice import fastest, fastest_measured, is_current, with_measured
 from dnncore.descriptors.settings import settle, whole
 from dnncore.errors import BadParamError, NotSupportedError
+from dnncore.figures import Maths
 from dnncore.measured import MeasuredChoices
 from dnncore.problems import Problem
 
@@ -90,6 +91,18 @@ class Plan:
     def math(self) -> str:
         """What it accumulates with."""
         return self.offer.math
+
+    @property
+    def roofline_seconds(self) -> float:
+        """What its products take at the full rate of the device's units for its dtype, or its operands memory, whichever is more.
+
+        An algorithm that has fewer products than the definition, as Winograd's, or takes them to other units, may take less.
+        """
+        problem, figures = self.problem, self.device.figures
+        multiplied = getattr(problem, "w", problem.inputs[0]) if problem.inputs else problem.outputs[0]
+        rate = figures.products_per_second(Maths.of(multiplied.dtype))
+        nbytes = sum(tensor.size * tensor.dtype.itemsize for tensor in (*problem.inputs, *problem.outputs))
+        return max(problem.macs / rate if rate else 0.0, nbytes / figures.bytes_per_second)
 
     def describe(self) -> str:
         """The algorithm, what it takes, and a line for each launch: kernel, grid, block."""

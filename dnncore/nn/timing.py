@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnncore.errors import BadParamError
+from dnncore.figures import CPU
 from dnncore.handle import Handle
 from dnncore.nn.executor import Executor
 from dnncore.nn.gradient import differentiate
@@ -29,6 +30,8 @@ class NodeTime:
         algorithms: What was chosen forward, "-" for a view, which costs nothing.
         workspace_bytes: Scratch memory, forward or backward, whichever is more.
         forward_ms: Mean over the iterations.
+        roofline_ms: What its operations take at the rates of the GPU (`Plan.roofline_seconds`); None on a CPU, whose rates are not
+            known.
         backward_ms: Likewise, of all nodes of its gradient; None where the net has none.
     """
 
@@ -37,6 +40,7 @@ class NodeTime:
     algorithms: str
     workspace_bytes: int
     forward_ms: float
+    roofline_ms: float | None
     backward_ms: float | None
 
 
@@ -59,16 +63,18 @@ class Timing:
         algorithms = max(len(node.algorithms) for node in self.nodes)
         lines = [
             f"{'layer':{width}}  {'operator':{kinds}}  {'algorithm':{algorithms}}  {'workspace':>11}  "
-            f"{'forward ms':>10}  {'backward ms':>11}"
+            f"{'forward ms':>10}  {'roofline ms':>11}  {'backward ms':>11}"
         ]
         for node in self.nodes:
-            backward = "-" if node.backward_ms is None else f"{node.backward_ms:.3f}"
+            roofline, backward = ("-" if ms is None else f"{ms:.3f}" for ms in (node.roofline_ms, node.backward_ms))
             lines.append(
                 f"{node.name:{width}}  {node.kind:{kinds}}  {node.algorithms:{algorithms}}  "
-                f"{node.workspace_bytes:>11}  {node.forward_ms:>10.3f}  {backward:>11}"
+                f"{node.workspace_bytes:>11}  {node.forward_ms:>10.3f}  {roofline:>11}  {backward:>11}"
             )
         forward, backward_ms = sum(node.forward_ms for node in self.nodes), [node.backward_ms for node in self.nodes]
         total = f"forward {forward:.3f} ms"
+        if all(node.roofline_ms is not None for node in self.nodes):
+            total += f", roofline {sum(node.roofline_ms or 0 for node in self.nodes):.3f} ms"
         if not self.why_no_backward:
             total += f", backward {sum(ms or 0 for ms in backward_ms):.3f} ms"
         else:
@@ -116,6 +122,7 @@ class _Cost:
     algorithms: tuple[str, ...] = ()
     workspace_bytes: int = 0
     ms: float = 0.0
+    roofline_ms: float | None = 0.0
 
 
 def _row(node: Node, forward: _Cost, backward: Iterable[_Cost], why: str) -> NodeTime:
@@ -126,6 +133,7 @@ def _row(node: Node, forward: _Cost, backward: Iterable[_Cost], why: str) -> Nod
         "+".join(dict.fromkeys(forward.algorithms)) or "-",
         max(cost.workspace_bytes for cost in (forward, *backward)),
         forward.ms,
+        forward.roofline_ms,
         None if why else sum(cost.ms for cost in backward),
     )
 
@@ -149,4 +157,7 @@ class _NodeTimer(Executor):
         for _ in range(iterations):
             program.run()
         ms = self._handle.record_event().elapsed_ms(before) / iterations
-        return _Cost(tuple(step.plan.algorithm for step in program.steps), program.workspace_bytes, ms)
+        plans = [step.plan for step in program.steps]
+        on_gpu = self._handle.device.figures is not CPU
+        roofline_ms = sum(plan.roofline_seconds for plan in plans) * 1e3 if on_gpu else None
+        return _Cost(tuple(plan.algorithm for plan in plans), program.workspace_bytes, ms, roofline_ms)

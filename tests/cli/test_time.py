@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from dnncore import Handle
 from dnncore.cli.__main__ import main
 from dnncore.errors import BadParamError
+from dnncore.figures import CPU
 from dnncore.nn.model import Model
 from dnncore.nn.package import Package
 from dnncore.nn.timing import time_nodes
@@ -19,7 +21,8 @@ def test_a_prototxt_is_timed_layer_by_layer(tmp_path: Path, capsys: pytest.Captu
     assert main(["time", "--model", str(tmp_path / "net.prototxt"), "--iterations", "2", "--batch", "3"]) == 0
     head, titles, *rows, total = capsys.readouterr().out.splitlines()
     assert head == "net: batch 3, 2 iterations, cpu"
-    assert titles.split() == ["layer", "operator", "algorithm", "workspace", "forward", "ms", "backward", "ms"]
+    heads = "layer operator algorithm workspace forward ms roofline ms backward ms"
+    assert titles.split() == heads.split()
     by_layer = {row.split()[0]: row.split() for row in rows}
     assert by_layer["conv1"][1] == "convolution"
     assert by_layer["ip1.flatten"][2:5] == ["-", "0", "0.000"]  # a view
@@ -33,6 +36,15 @@ def test_every_device_can_be_timed(handle: Handle) -> None:
     timing = time_nodes(Model(graph, graph.initialize(0)), handle, 2, 1)
     assert [node.name for node in timing.nodes] == [node.name for node in graph.nodes]
     assert all(node.backward_ms is not None for node in timing.nodes)
+    relu, figures = timing.nodes[1], handle.device.figures
+    if figures is CPU:
+        assert relu.roofline_ms is None
+    else:
+        moved = (
+            2 * 2 * math.prod(map(int, graph.values[graph.nodes[1].outputs[0]].shape[1:])) * 4
+        )  # two images of float32, there and back
+        assert relu.roofline_ms == pytest.approx(moved / figures.bytes_per_second * 1e3)
+        assert f", roofline {sum(node.roofline_ms or 0 for node in timing.nodes):.3f} ms, backward " in timing.table()
     with pytest.raises(BadParamError, match="iterations 0"):
         time_nodes(Model(graph, graph.initialize(0)), handle, 2, 0)
 
