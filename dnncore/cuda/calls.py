@@ -1,8 +1,8 @@
 """A launch as a value: what is launched, with which parameters, and which addresses go where. Pure.
 
-`Offer.prepare` gives calls; the binder (`runtime.binder`) is the only code that turns them into work. Until then they can be
-compared, printed, moved to other operands and joined to longer sequences. What there is much of are named tuples, which are made in
-a third of the time that frozen dataclasses take.
+`Offer.prepare` gives calls; two modules turn them into work and no others: the binder (`runtime.binder`) into launches, one by one,
+and `runtime.graph` into the nodes of a CUDA graph. Until then they can be compared, printed, moved to other operands and joined to
+longer sequences. What there is much of are named tuples, which are made in a third of the time that frozen dataclasses take.
 
     operand   0 1 ... | ...       | WORKSPACE
               inputs    outputs     scratch memory, aligned to 256 bytes; right before it the tickets, at TICKETS
