@@ -55,6 +55,8 @@ class DeviceFigures(HashedOnce):
         architecture: What its kernels are compiled for, as nvcc names it: "sm_90a", or "compute_80" where its driver compiles PTX;
             "cpu".
         multiprocessors: How many there are.
+        threads_per_multiprocessor: Most that one has at a time.
+        registers_per_multiprocessor: Of 32 bits, which these share.
         clock_hz: At which they run under load.
         products_per_clock: Multiply-adds of a multiprocessor per clock, by the units that do them; dense, without sparsity.
         shared_bytes: Most shared memory that a block can have.
@@ -65,6 +67,8 @@ class DeviceFigures(HashedOnce):
 
     architecture: str
     multiprocessors: int
+    threads_per_multiprocessor: int
+    registers_per_multiprocessor: int
     clock_hz: float
     products_per_clock: tuple[tuple[Maths, int], ...]
     shared_bytes: int
@@ -81,6 +85,18 @@ class DeviceFigures(HashedOnce):
                 return per_clock * self.multiprocessors * self.clock_hz
         return 0
 
+    def resident_blocks(self, threads: int, registers: int) -> int:
+        """Blocks that a multiprocessor has at a time, as far as threads and registers go; shared memory may let it have fewer.
+
+        Args:
+            threads: Of a block.
+            registers: Of a thread, as the compiler says.
+        """
+        whole_warps = -(-threads // _WARP) * _WARP
+        of_thread = -(-registers // _REGISTERS_TOGETHER) * _REGISTERS_TOGETHER
+        of_threads = self.threads_per_multiprocessor // whole_warps
+        return min(of_threads, self.registers_per_multiprocessor // (of_thread * whole_warps))
+
     @property
     def starts_early(self) -> bool:
         """Whether a kernel may begin while the one before it still runs (programmatic dependent launch): from sm_90 on.
@@ -92,21 +108,24 @@ class DeviceFigures(HashedOnce):
 
 _FIRST_TO_START_EARLY = 90
 
+_WARP, _REGISTERS_TOGETHER = 32, 8
+"""Threads that a multiprocessor makes room for at a time, and registers of each, on every GPU that kernels are made for."""
+
 _HOPPER = ((Maths.FP64, 64), (Maths.FP32, 128), (Maths.TF32, 1024), (Maths.FP16, 2048), (Maths.INT8, 4096))
 _AMPERE = ((Maths.FP64, 32), (Maths.FP32, 64), (Maths.TF32, 512), (Maths.FP16, 1024), (Maths.INT8, 2048))
 
 
-H200 = DeviceFigures("sm_90a", 132, 1.98e9, _HOPPER, 227 << 10, 60 << 20, 4.26e12, 4e-6)
+H200 = DeviceFigures("sm_90a", 132, 2048, 65536, 1.98e9, _HOPPER, 227 << 10, 60 << 20, 4.26e12, 4e-6)
 """NVIDIA H200; the device that fractions are fitted on."""
 
-H100 = DeviceFigures("sm_90a", 132, 1.98e9, _HOPPER, 227 << 10, 50 << 20, 2.97e12, 4e-6)
+H100 = DeviceFigures("sm_90a", 132, 2048, 65536, 1.98e9, _HOPPER, 227 << 10, 50 << 20, 2.97e12, 4e-6)
 """NVIDIA H100 with HBM3 (SXM): an H200 with slower memory."""
 
-A100 = DeviceFigures("sm_80", 108, 1.41e9, _AMPERE, 163 << 10, 40 << 20, 1.81e12, 4e-6)
+A100 = DeviceFigures("sm_80", 108, 2048, 65536, 1.41e9, _AMPERE, 163 << 10, 40 << 20, 1.81e12, 4e-6)
 """NVIDIA A100, 80 GB."""
 
 GPUS = {"h200": H200, "h100": H100, "a100": A100}
 """Those known, by the names that commands take."""
 
-CPU = DeviceFigures("cpu", 1, 3e9, ((Maths.FP64, 8), (Maths.FP32, 16)), 32 << 10, 1 << 20, 1e10, 1e-6)
+CPU = DeviceFigures("cpu", 1, 1, 0, 3e9, ((Maths.FP64, 8), (Maths.FP32, 16)), 32 << 10, 1 << 20, 1e10, 1e-6)
 """One core: NumPy's loops; what the reference backend's algorithms are ranked by."""

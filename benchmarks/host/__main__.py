@@ -11,10 +11,14 @@ cost in front of the driver, are timed on any machine.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 from benchmarks.document import Document
+from benchmarks.host.row import Row
+
+__all__ = ["verdict"]
 
 _GROUPS = ("operations", "layers", "nets", "parts", "plans", "calls")
 """Modules of this package."""
@@ -33,10 +37,20 @@ def main() -> None:
     if not set(groups) <= set(_WITHOUT_A_GPU):
         _settle_torch()
     document = Document(options.out / "host.json", ["name"])
+    found: list[Row] = []
     for group in groups:
         for row in import_module(f"benchmarks.host.{group}").rows():
             document.add([row.values])
             print(row, flush=True)
+            found.append(row)
+    print(verdict(found))
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """How many goals were met, and each row that missed one."""
+    missed = [row for row in rows if row.is_met is False]
+    goals = sum(row.is_met is not None for row in rows)
+    return "\n".join([f"{goals - len(missed)} of {goals} rows with a goal meet it", *(f"  {row}" for row in missed)])
 
 
 def _settle_torch() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ import dnncore.torch
 from benchmarks.host.row import Row
 from benchmarks.steps import captured_step, enqueue_ms, kernel_ms, training_step, wall_ms
 
-__all__ = ["rows"]
+__all__ = ["rows", "step_rows"]
 
 
 def rows() -> Iterator[Row]:
@@ -34,22 +35,22 @@ def rows() -> Iterator[Row]:
             for fuse in (False, True):
                 what = f"{name} training step, batch 64, {how}{', fused' if fuse else ''}"
                 ours_step = training_step(dnncore.torch.convert(make().cuda(), fuse=fuse).model, 64, autocast)
-                ours, theirs = wall_ms([ours_step, theirs_step])
-                kernels = kernel_ms(ours_step)
-                most = kernels if fuse else None
-                yield Row(what, ours, "ms", theirs)
-                yield Row(f"{what}: host", enqueue_ms(ours_step), "ms", enqueue_ms(theirs_step), most=most)
-                yield Row(f"{what}: kernels", kernels, "ms", kernel_ms(theirs_step))
+                yield from step_rows(what, ours_step, theirs_step)
             torch.cuda.empty_cache()
         what = f"{name} training step, batch 64, autocast fp16, forward and backward captured"
         theirs_step = captured_step(make().cuda(), 64)
         ours_step = captured_step(dnncore.torch.convert(make().cuda(), fuse=True).model, 64)
-        ours, theirs = wall_ms([ours_step, theirs_step])
-        kernels = kernel_ms(ours_step)
-        yield Row(what, ours, "ms", theirs)
-        yield Row(f"{what}: host", enqueue_ms(ours_step), "ms", enqueue_ms(theirs_step), most=kernels)
-        yield Row(f"{what}: kernels", kernels, "ms", kernel_ms(theirs_step))
+        yield from step_rows(what, ours_step, theirs_step)
         torch.cuda.empty_cache()
+
+
+def step_rows(what: str, ours_step: Callable[[], Any], theirs_step: Callable[[], Any]) -> Iterator[Row]:
+    """A step by the clock, what it keeps the host, and its kernels, which are to take longer than the host."""
+    ours, theirs = wall_ms([ours_step, theirs_step])
+    kernels = kernel_ms(ours_step)
+    yield Row(what, ours, "ms", theirs)
+    yield Row(f"{what}: host", enqueue_ms(ours_step), "ms", enqueue_ms(theirs_step), most=kernels)
+    yield Row(f"{what}: kernels", kernels, "ms", kernel_ms(theirs_step))
 
 
 def _name(dtype: torch.dtype) -> str:

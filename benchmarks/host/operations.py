@@ -20,7 +20,7 @@ from dnncore.functional import conv2d
 from dnncore.problems import ConvolutionProblem, Direction
 from dnncore.program import Span
 
-__all__ = ["rows"]
+__all__ = ["replays", "rows"]
 
 _PLANNED = ((3, 1, 28), (1, 1, 28), (1, 1, 7), (3, 2, 28), (7, 2, 28))
 """Convolutions whose first plan is timed: taps along each dimension, stride, extent of the image. The second and the third may be
@@ -29,14 +29,18 @@ computed over copies, the last two over phases."""
 _PLANNED_OPERANDS = ((DType.FLOAT32, Layout.NCHW), (DType.FLOAT16, Layout.NCHW), (DType.FLOAT16, Layout.NHWC))
 """Their dtype, and how they lie."""
 
-_STEPS = 175
-"""Launches of the captured program: those of ResNet-50."""
+_REPLAYED = (10, 175, 1000)
+"""Launches of captured programs: the second has those of ResNet-50."""
+
+_IN_FLIGHT = 3500
+"""Kernels that are enqueued before the device is given time to run them: more of them may keep the host waiting."""
 
 
 def rows() -> Iterator[Row]:
     with Handle("cuda:0") as handle:
         yield from _operations(handle)
-        yield from _replays(handle)
+        for steps in _REPLAYED:
+            yield from replays(handle, steps)
         yield from _plans(handle)
     yield Row('python -c "import dnncore"', _import_seconds(), "s", most=0.2)
 
@@ -75,36 +79,32 @@ def _operations(handle: Handle) -> Iterator[Row]:
     )
 
 
-def _replays(handle: Handle) -> Iterator[Row]:
-    descriptor = TensorDescriptor.packed((1, 64, 14, 14))
-    with handle.arena({"x": descriptor, "y": descriptor}) as arena:
+def replays(handle: Handle, steps: int) -> Iterator[Row]:
+    """Of captured programs of so many launches, which come to one, and step by step."""
+    descriptor, calls = TensorDescriptor.packed((1, 64, 14, 14)), min(200, _IN_FLIGHT // steps)
+    with handle.arena({"x": descriptor, "y": descriptor}) as arena, handle.tensor(descriptor) as other:
+        arena["x"].assign(np.ones(descriptor.shape, np.float32))
         with handle.record() as program:
-            for _ in range(_STEPS):
+            for _ in range(steps):
                 ops.activation_forward(handle, RELU, 1.0, arena["x"], 0.0, arena["y"])
         captured = program.capture()
-        other = handle.tensor(descriptor)
-        moves: list[dict[Span, Span]] = [{arena["y"]: other}, {arena["y"]: arena["y"]}]
-        ways = itertools.cycle(moves)
-        yield Row(f"replay of {_STEPS} launches", host_us(captured.run, handle.synchronize, calls=20), "us", most=12)
-        yield Row(
-            f"step by step, each of {_STEPS} launches",
-            host_us(program.run, handle.synchronize, calls=2) / _STEPS,
-            "us",
-        )
+        yield Row(f"replay of {steps} launches", host_us(captured.run, handle.synchronize, calls), "us", most=12)
         captured.close()
+        by_steps = host_us(program.run, handle.synchronize, calls=-(-calls // 10)) / steps
+        yield Row(f"step by step, each of {steps} launches", by_steps, "us")
         with handle.record() as program:
-            for _ in range(_STEPS - 1):
+            for _ in range(steps - 1):
                 ops.activation_forward(handle, RELU, 1.0, arena["x"], 0.0, arena["x"])
             ops.activation_forward(handle, RELU, 1.0, arena["x"], 0.0, arena["y"])
         captured = program.capture()
+        moves: list[dict[Span, Span]] = [{arena["y"]: other}, {arena["y"]: arena["y"]}]
+        ways = itertools.cycle(moves)
 
         def moved() -> None:
             captured.move(next(ways))
             captured.run()
 
-        yield Row(
-            f"replay of {_STEPS} launches into another output", host_us(moved, handle.synchronize, calls=20), "us"
-        )
+        yield Row(f"replay of {steps} launches into another output", host_us(moved, handle.synchronize, calls), "us")
         captured.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 __all__ = ["Row", "host_us", "host_us_beside", "interpreter_us", "processor_us"]
@@ -20,7 +20,8 @@ class Row:
         ours: What ours takes.
         unit: "us", "ms" or "s".
         torch: What PyTorch's takes; None where there is nothing to compare.
-        most: The goal; None where there is none, or where PyTorch's figure is it.
+        most: The goal; None where there is none, or where PyTorch's figure alone is it.
+        below_torch: Whether it is a goal to take less than PyTorch's.
     """
 
     name: str
@@ -28,16 +29,28 @@ class Row:
     unit: str
     torch: float | None = None
     most: float | None = None
+    below_torch: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.torch is not None or not self.below_torch, "there is a figure of PyTorch's to be below"
+
+    @property
+    def is_met(self) -> bool | None:
+        """Whether all goals are; None where there are none."""
+        goals = [] if self.most is None else [self.ours <= self.most]
+        if self.torch is not None and self.below_torch:
+            goals.append(self.ours < self.torch)
+        return all(goals) if goals else None
 
     @property
     def values(self) -> dict[str, Any]:
         """For JSON."""
-        found = {"name": self.name, "ours": self.ours, "unit": self.unit, "torch": self.torch, "most": self.most}
-        return {key: round(value, 4) if isinstance(value, float) else value for key, value in found.items()}
+        return {key: round(value, 4) if isinstance(value, float) else value for key, value in asdict(self).items()}
 
     def __str__(self) -> str:
         theirs = "" if self.torch is None else f"  PyTorch {self.torch:9.3f}"
-        goal = "" if self.most is None else f"  at most {self.most:g}"
+        goals = ([] if self.most is None else [f"at most {self.most:g}"]) + ["below PyTorch's"] * self.below_torch
+        goal = f"  {' and '.join(goals)}{'' if self.is_met else ': MISSED'}" if goals else ""
         return f"{self.name:64s} {self.ours:9.3f} {self.unit}{theirs}{goal}"
 
 

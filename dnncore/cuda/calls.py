@@ -1,8 +1,8 @@
 """A launch as a value: what is launched, with which parameters, and which addresses go where. Pure.
 
-`Offer.prepare` gives calls; the binder (`runtime.binder`) is the only code that turns them into work. Until then they can be
-compared, printed, moved to other operands and joined to longer sequences. What there is much of are named tuples, which are made in
-a third of the time that frozen dataclasses take.
+`Offer.prepare` gives calls; two modules turn them into work and no others: the binder (`runtime.binder`) into launches, one by one,
+and `runtime.graph` into the nodes of a CUDA graph. Until then they can be compared, printed, moved to other operands and joined to
+longer sequences. What there is much of are named tuples, which are made in a third of the time that frozen dataclasses take.
 
     operand   0 1 ... | ...       | WORKSPACE
               inputs    outputs     scratch memory, aligned to 256 bytes; right before it the tickets, at TICKETS
@@ -53,8 +53,8 @@ WORKSPACE = -1
 ALIGNMENT_BYTES = 256
 """What workspaces and allocations are aligned to: what cuMemAlloc promises."""
 
-_BLOCKS_PER_MULTIPROCESSOR = 16
-"""Of 128 threads, these fill a multiprocessor of an H100 or H200; more of a grid-stride loop would only queue up."""
+_THREADS = 128
+"""Of most blocks of grid-stride loops: as many of these as fill the multiprocessors; more would only queue up."""
 
 
 class Place(NamedTuple):
@@ -215,7 +215,7 @@ def aligned(nbytes: int) -> int:
 
 def blocks_for(figures: DeviceFigures, work: int, per_block: int) -> int:
     """Blocks of a grid-stride loop over `work` items, of which a block takes `per_block` at a time."""
-    return min(-(-work // per_block), figures.multiprocessors * _BLOCKS_PER_MULTIPROCESSOR)
+    return min(-(-work // per_block), figures.multiprocessors * (figures.threads_per_multiprocessor // _THREADS))
 
 
 FieldPath = str | tuple[str | int, ...]

@@ -41,6 +41,8 @@ def of_device(index: int, architecture: str) -> DeviceFigures:
     return DeviceFigures(
         architecture=architecture,
         multiprocessors=multiprocessors,
+        threads_per_multiprocessor=driver.attribute(index, "MAX_THREADS_PER_MULTIPROCESSOR"),
+        registers_per_multiprocessor=driver.attribute(index, "MAX_REGISTERS_PER_MULTIPROCESSOR"),
         clock_hz=driver.attribute(index, "CLOCK_RATE") * 1e3 or nearest.clock_hz,
         products_per_clock=nearest.products_per_clock,
         shared_bytes=driver.attribute(index, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),

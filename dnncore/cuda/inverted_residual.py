@@ -38,8 +38,8 @@ _PRODUCTS_OF_SPREAD = 4
 _CHUNK_CLOCKS = 3564
 _OF_CACHE_RATE = 1.2
 """Of weights, from the second-level cache, in parts of the memory's rate; assumed."""
-_MOST_TOGETHER = {32: 2, 96: 1, 160: 1, 320: 1}
-"""By most output channels: blocks that a multiprocessor has registers for, as ptxas allots them for sm_90a."""
+_REGISTERS = {32: 123, 96: 151, 160: 135, 320: 177}
+"""Of a thread, by most output channels, as ptxas allots them for sm_90a."""
 
 _PARAMS = struct(
     *BLEND,
@@ -102,7 +102,8 @@ class _Tiling:
         tensor = dense / (figures.products_per_second(Maths.FP16) / figures.multiprocessors * _OF_TENSOR_RATE)
         single = expanded * (9 * self.pixels + _PRODUCTS_OF_SPREAD * spread)
         plain = single / (figures.products_per_second(Maths.FP32) / figures.multiprocessors * _OF_FP32_RATE)
-        together = max(1, min(figures.shared_bytes // self.shared_bytes(problem), _MOST_TOGETHER[self.most_outputs]))
+        by_registers = figures.resident_blocks(_THREADS, _REGISTERS[self.most_outputs])
+        together = max(1, min(figures.shared_bytes // self.shared_bytes(problem), by_registers))
         chunks = -(-tiles // (figures.multiprocessors * together)) * -(-expanded // _CHUNK)
         waits = chunks * (_CHUNK_CLOCKS / figures.clock_hz)
         computing = -(-tiles // figures.multiprocessors) * (tensor + plain)

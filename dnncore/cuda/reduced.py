@@ -41,15 +41,17 @@ class Team:
     Args:
         name: "thread" or "block".
         size: Threads of it.
-        abreast: How many a multiprocessor runs at a time.
     """
 
     name: str
     size: int
-    abreast: int
+
+    def abreast(self, figures: DeviceFigures) -> int:
+        """How many a device runs at a time."""
+        return figures.multiprocessors * (figures.threads_per_multiprocessor // self.size)
 
 
-THREAD, BLOCK = Team("thread", 1, 2048), Team("block", 256, 8)
+THREAD, BLOCK = Team("thread", 1), Team("block", 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Partition:
 
     def _stepping(self, figures: DeviceFigures, pace: Pace) -> float:
         """Time in which the teams take their parts, if nothing but their own steps holds them up."""
-        turns = -(-self.num_parts // (figures.multiprocessors * self.team.abreast))
+        turns = -(-self.num_parts // self.team.abreast(figures))
         steps = -(-self.part // self.team.size) * pace.step + (pace.turn if self.team is BLOCK else 0)
         return turns * steps * figures.launch_seconds
 
@@ -177,37 +179,37 @@ class InParts(ABC):
         name: See `backend.Algorithm`.
         team: What takes a part.
         min_part: Fewest elements that are worth its while.
-        parts_per_multiprocessor: Of all outputs together, so many keep the device busy; 0 never cuts an output, and takes no
-            workspace.
+        turns: Of all outputs together, as many parts as teams take in so many turns keep the device busy; 0 never cuts an output,
+            and takes no workspace.
     """
 
     name: str
     team: Team
     min_part: int
-    parts_per_multiprocessor: int
+    turns: int
     pace: ClassVar[Pace]
 
     @classmethod
     def all(cls) -> tuple[Self, ...]:
         """The algorithms of a family."""
         return (
-            cls("thread_per_output", THREAD, min_part=64, parts_per_multiprocessor=2048),
-            cls("block_per_output", BLOCK, min_part=16384, parts_per_multiprocessor=16),
-            cls("block_per_output_whole", BLOCK, min_part=1, parts_per_multiprocessor=0),
+            cls("thread_per_output", THREAD, min_part=64, turns=1),
+            cls("block_per_output", BLOCK, min_part=16384, turns=2),
+            cls("block_per_output_whole", BLOCK, min_part=1, turns=0),
         )
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """See `backend.Algorithm`.
 
-        The parts are a function of the problem and of the number of multiprocessors: results are the same, bit for bit, on devices
-        that have as many.
+        The parts are a function of the problem and of how many threads the device runs at a time: results are the same, bit for
+        bit, on devices that run as many.
         """
         (x,), (y, *others) = problem.inputs, problem.outputs
         geometry = Geometry.of(x, y, *others)
         reason = geometry.suits_threads if self.team is THREAD else None
         if reason is not None:
             return reason
-        most = self.parts_per_multiprocessor * figures.multiprocessors
+        most = self.turns * self.team.abreast(figures)
         wanted = min(most // max(geometry.outputs, 1), geometry.length // self.min_part)
         part = -(-geometry.length // max(wanted, 1))
         partition = Partition(self.team, geometry, -(-geometry.length // part) if part else 1, part)

@@ -145,7 +145,7 @@ class Reduction(InParts):
 
     def units(self) -> tuple[Unit, ...]:
         """For each dtype."""
-        names = (self.team.name, "parts") if self.parts_per_multiprocessor else (self.team.name,)
+        names = (self.team.name, "parts") if self.turns else (self.team.name,)
         return tuple(_units(dtype)[name] for dtype in FLOATING for name in names)
 
     def part_bytes(self, _dtype: DType) -> int:

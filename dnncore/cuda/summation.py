@@ -87,7 +87,7 @@ class Sum(InParts):
         for dtype in FLOATING:
             result.append(_unit(self.team, dtype, dtype, dtype))
             result.append(_unit(self.team, dtype, dtype, dtype.compute))
-            if self.parts_per_multiprocessor:
+            if self.turns:
                 result.append(_unit(BLOCK, dtype, dtype.compute, dtype))
         return tuple(result)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -84,7 +85,7 @@ def compute(
             descriptors.append(None)
         elif not isinstance(operand, Tensor):
             _check_there(operands, optional)
-            return _compute_with_borrowed(describe, settings, operands)
+            return _compute_with_borrowed(describe, settings, operands, optional)
         else:
             if owner is None:
                 owner = operand.handle
@@ -103,6 +104,8 @@ def compute(
     results = _run(operation, owner, operands)
     if owner.device.addresses_are_pointers:
         owner.remember(key, Launches.of(operation, _way(owner, operation), owner, len(operands)))
+    else:
+        owner.remember(key, partial(_run, operation))
     return results
 
 
@@ -163,8 +166,9 @@ def _fastest(owner: Handle, operation: Operation) -> tuple[Step, ...]:
 
 
 def _compute_with_borrowed(
-    describe: Callable[..., Operation], settings: tuple[Any, ...], operands: Sequence[Operand | None]
+    describe: Callable[..., Operation], settings: tuple[Any, ...], operands: Sequence[Operand | None], optional: int
 ) -> list[Tensor]:
+    """As `compute`, with tensors of the handle's own in place of what is none."""
     owner = owner_of(*operands)
     tensors: list[Tensor | None] = []
     borrowed: list[Tensor] = []
@@ -181,12 +185,13 @@ def _compute_with_borrowed(
             else:
                 borrowed.append(shared)
                 tensors.append(shared)
-        descriptors = [None if tensor is None else tensor.descriptor for tensor in tensors]
-        operation = _described(describe, settings, descriptors)
-        if copied & operation.writes:
-            what = ", ".join(str(descriptors[place]) for place in sorted(copied & operation.writes))
-            raise BadParamError(f"{what} would be updated in place, but memory of this kind cannot be shared")
-        return _run(operation, owner, tensors)
+        if copied:
+            descriptors = [None if tensor is None else tensor.descriptor for tensor in tensors]
+            lost = copied & _described(describe, settings, descriptors).writes
+            if lost:
+                what = ", ".join(str(descriptors[place]) for place in sorted(lost))
+                raise BadParamError(f"{what} would be updated in place, but memory of this kind cannot be shared")
+        return compute(describe, settings, *tensors, optional=optional)
     finally:
         if borrowed:
             owner.retire(borrowed)

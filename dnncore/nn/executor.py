@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from dnncore import ops
-from dnncore.backend import TICKET_BYTES, Device
+from dnncore.backend import TICKET_BYTES, Device, Stream
 from dnncore.descriptors import TensorDescriptor
 from dnncore.errors import BadParamError, ClosedError
 from dnncore.handle import Handle
@@ -29,6 +29,8 @@ class Executor:
     """A graph bound to a handle, for batches of one size. Owned by one thread; checked by the handle.
 
     Making one chooses how every node is computed, finds places for all values and captures the operations: a run is one launch.
+    Its runs are in the order of one stream, as they use the same memory. Several executors of one net, each on a stream of its own,
+    run side by side with one set of parameters.
 
     Args:
         graph: What to run; with gradients it trains (`dnncore.nn.gradient`).
@@ -40,9 +42,13 @@ class Executor:
         memory: Where values and scratch lie, shared with other executors of the handle; None for memory of its own.
         limit_bytes: What values and scratch memory of a slice may take together, as far as algorithms allow; None for what
             `schedule` chooses.
+        stream: Where it runs, one of the handle's device (`handle.device.create_stream()`); None for that of `memory`, or else the
+            handle's own. Beside the handle's stream, whoever changes a parameter or uses `tensor` there orders the two by events:
+            `executor.stream.wait(handle.record_event())`, `handle.wait(executor.stream.record_event())`.
 
     Raises:
-        BadParamError: there are no images, the batch is no multiple of the slice, or the graph cannot be run in slices.
+        BadParamError: there are no images, the batch is no multiple of the slice, or the graph cannot be run in slices; there are a
+            memory and a stream, though a memory has one; or the graph updates constants, which other streams may read.
         OutOfMemoryError: the device has no room; what was allocated until then has been given back.
 
     Attributes:
@@ -62,7 +68,17 @@ class Executor:
         slice_images: int | None = None,
         memory: SharedMemory | None = None,
         limit_bytes: int | None = None,
+        stream: Stream | None = None,
     ) -> None:
+        if memory is not None and stream is not None:
+            raise BadParamError("executors that share memory run on its stream; give `SharedMemory` the stream")
+        self._shared = memory is not None
+        self._memory = memory if memory is not None else SharedMemory(handle, stream)
+        if self._memory.is_beside and graph.updates:
+            raise BadParamError(
+                f"net {graph.name!r} updates {', '.join(graph.updates)}, which executors on other streams may read; it runs on the "
+                "handle's stream"
+            )
         self.graph = graph
         self.batch = batch
         self._handle = handle
@@ -71,8 +87,6 @@ class Executor:
         self.schedule = schedule(graph, handle, images, limit_bytes)
         self._layout = layout = lay_out(graph, batch, self.schedule.placement, images)
         self.arena_bytes = layout.nbytes
-        self._shared = memory is not None
-        self._memory = memory if memory is not None else SharedMemory(handle)
         self._block = self._memory.block(layout.nbytes)
         self._program: CapturedProgram | None = None
         try:
@@ -131,6 +145,11 @@ class Executor:
         shapes = {name: one.shape if self.graph.values[name].shape else () for name, one in descriptors.items()}
         return _HostArrays(self._handle.device, descriptors, shapes)
 
+    @property
+    def stream(self) -> Stream:
+        """Where it runs."""
+        return self._memory.stream
+
     def tensor(self, name: str) -> Tensor:
         """An input, an output or a constant on the device. What lies between them has been overwritten once a run is over.
 
@@ -151,7 +170,7 @@ class Executor:
             ClosedError: this executor was closed.
         """
         self._check_own("what the inputs hold")
-        self._open().run()
+        self._open().run(self.stream)
 
     def _check_own(self, what: str) -> None:
         if self._shared:
@@ -187,7 +206,7 @@ class Executor:
             BadParamError: as `launch`; so any other error.
         """
         results = self.launch(feeds, wanted, sources=sources)
-        self._handle.stream.synchronize()
+        self.stream.synchronize()
         return results
 
     def launch(
@@ -198,7 +217,7 @@ class Executor:
         sources: Mapping[str, np.ndarray | Callable[[Tensor], None]] | None = None,
         into: Mapping[str, np.ndarray] | None = None,
     ) -> Mapping[str, np.ndarray]:
-        """Enqueue the copies of the inputs, a run, and the copies of its outputs, on the handle's stream.
+        """Enqueue the copies of the inputs, a run, and the copies of its outputs, on the executor's stream.
 
         Args:
             feeds: Arrays by name, copied into `inputs` first; what is not among them is taken as it is there. Runs that are under
@@ -206,7 +225,7 @@ class Executor:
             wanted: Names of the outputs that are copied to the host; None for all.
             sources: What an input comes from in place of `inputs`, by name: an array that goes to the device from where it is,
                 such as one of `Device.host_buffer`; or what is called with the input's tensor and enqueues on the handle whatever
-                writes it.
+                writes it, in between two runs whatever the stream.
             into: Arrays that outputs are copied to, by name, in place of the executor's own: of `Device.host_buffer`, as others
                 may not be written before the run is over. Several runs may be under way at a time where each has its own.
 
@@ -225,14 +244,16 @@ class Executor:
             self._check_feed(name, source)
         for name, array in (into or {}).items():
             self._check_result(name, array)
-        device, stream = self._handle.device, self._handle.stream
+        device, stream = self._handle.device, self.stream
+        writers: list[tuple[Callable[[Tensor], None], Tensor]] = []
         for name in self.inputs:
             source = self.inputs[name] if sources is None or name not in sources else sources[name]
             if isinstance(source, np.ndarray):
                 device.copy_to_device(stream, self._tensors[name].address, source)
             else:
-                source(self._tensors[name])
-        program.run()
+                writers.append((source, self._tensors[name]))
+        self._write(writers)
+        program.run(stream)
         given = into or {}
         results = {
             name: given[name] if name in given else self._results[name]
@@ -241,6 +262,16 @@ class Executor:
         for name, result in results.items():
             device.copy_to_host(stream, result, self._tensors[name].address)
         return results
+
+    def _write(self, writers: Sequence[tuple[Callable[[Tensor], None], Tensor]]) -> None:
+        """Let the handle's stream write inputs, after the run before and before the next one."""
+        is_beside = bool(writers) and self._memory.is_beside
+        if is_beside:
+            self._handle.wait(self.stream.record_event())
+        for write, tensor in writers:
+            write(tensor)
+        if is_beside:
+            self.stream.wait(self._handle.record_event())
 
     def _check_result(self, name: str, array: np.ndarray) -> None:
         if name not in self._results:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Self
 
 import numpy as np
 
-from dnncore.backend import TICKET_BYTES
+from dnncore.backend import TICKET_BYTES, Stream
 from dnncore.descriptors import TensorDescriptor
+from dnncore.errors import ClosedError
 from dnncore.handle import Handle
 from dnncore.tensor import Tensor
 
@@ -17,17 +19,29 @@ __all__ = ["SharedMemory"]
 class SharedMemory:
     """One block for values and scratch, as large as its first executor needs. Owned by one thread; its handle checks.
 
-    Its executors never run at the same time: all enqueue on the handle's stream, and each `run` brings its inputs and takes its
-    outputs away. Make the one for the most images first: for one that needs more than there is a new block is made, which those
-    after it use too.
+    Its executors never run at the same time: all enqueue on one stream, and each `run` brings its inputs and takes its outputs
+    away. Make the one for the most images first: for one that needs more than there is a new block is made, which those after it
+    use too.
 
     Args:
         handle: Whose executors share.
+        stream: Where they run, one of the handle's device; None for the handle's own.
     """
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, stream: Stream | None = None) -> None:
         self.handle = handle
+        self._stream = stream
         self._blocks: list[Tensor] = []
+
+    @property
+    def stream(self) -> Stream:
+        """Where all that uses the memory runs, one after the other."""
+        return self.handle.stream if self._stream is None else self._stream
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether that is a stream beside the handle's, which events order."""
+        return self._stream is not None
 
     @property
     def nbytes(self) -> int:
@@ -48,9 +62,12 @@ class SharedMemory:
         return self._blocks[-1]
 
     def close(self) -> None:
-        """Give the memory back, once the executors are closed; a second call does nothing."""
+        """Wait for the stream and give the memory back, once the executors are closed; a second call does nothing."""
+        if self._blocks and self._stream is not None:
+            with suppress(ClosedError):  # a stream that was closed has nothing left to do
+                self._stream.synchronize()
         for block in self._blocks:
-            block.close()  # which waits for the stream
+            block.close()  # which waits for the handle's stream
         self._blocks.clear()
 
     def __enter__(self) -> Self:

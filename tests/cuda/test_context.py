@@ -166,24 +166,6 @@ class TestDevice:
         with pytest.raises(DeviceNotFoundError):
             device.info(-1)
 
-    def test_devices_of_one_process_load_a_kernel_once(self, gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-        loaded: list[bytes] = []
-
-        def load(image: bytes) -> object:
-            loaded.append(image)
-            return load_module(image)
-
-        load_module = driver_launch.load_module
-        monkeypatch.setattr(driver_launch, "load_module", load)
-        unit = replace(FILL, source=FILL.source + "// for this test alone\n")
-        other = device.open_device(0)
-        for one in (gpu, other, gpu):
-            stream = one.create_stream()
-            launch(one, stream, unit, 1, 1, fill_params(one.allocate(64).at(0), 1))
-            stream.synchronize()
-        assert len(loaded) == 1
-        other.close()
-
     def test_a_kernel_for_another_architecture_is_refused(self, gpu: CudaDevice) -> None:
         unit = replace(FILL, architectures=("sm_100a",))
         with pytest.raises(NotSupportedError, match=r"cuda:0: fill is a kernel for sm_100a, not for sm_\d+a?"):

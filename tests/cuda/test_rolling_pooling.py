@@ -5,7 +5,6 @@ what is refused.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -23,14 +22,13 @@ from dnncore.cuda.pooling import rolling, rolling_gradients, rolling_planes
 from dnncore.cuda.pooling.planar import PlanarPooling
 from dnncore.cuda.pooling.rolling import RollingPooling
 from dnncore.cuda.pooling.rolling_gradients import RollingGradients
-from dnncore.cuda.pooling.rolling_planes import RollingPlanes
+from dnncore.cuda.pooling.walks import resident_threads
 from dnncore.descriptors import PoolingMode
 from dnncore.dtypes import DType
 from dnncore.figures import A100, H200, DeviceFigures
 from dnncore.problems import PoolingBackwardIndicesProblem, PoolingBackwardProblem, PoolingForwardProblem
 from tests.cases import Case
 from tests.conftest import CUDA_DEVICES
-from tests.cuda.gates.baseline import FOLDER, Baseline
 from tests.ops.harness import GUARD, check
 
 NAN, INF = np.nan, np.inf
@@ -56,7 +54,7 @@ def problem_of(
 @pytest.fixture
 def walker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
     """A handle whose walks are STEPS steps long, as in large problems; small ones would be cut into single steps."""
-    monkeypatch.setattr(rolling, "_RESIDENT", dict.fromkeys(rolling._RESIDENT, 0))
+    monkeypatch.setattr(rolling, "resident_threads", lambda *_: 0)
     monkeypatch.setattr(rolling, "_MOST_STEPS", STEPS)
     with Handle(CUDA_DEVICES[0]) as opened:
         yield opened
@@ -65,10 +63,7 @@ def walker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
 @pytest.fixture
 def descender(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
     """The same for gradients."""
-    monkeypatch.setattr(rolling_gradients, "_RESIDENT", 0)
-    monkeypatch.setattr(rolling_gradients, "_RESIDENT_OF_PLANES", 0)
-    none = dict.fromkeys(rolling_gradients._RESIDENT_OF_MAXIMA, 0)
-    monkeypatch.setattr(rolling_gradients, "_RESIDENT_OF_MAXIMA", none)
+    monkeypatch.setattr(rolling_gradients, "resident_threads", lambda *_: 0)
     monkeypatch.setattr(rolling_gradients, "_MOST_STEPS", STEPS)
     with Handle(CUDA_DEVICES[0]) as opened:
         yield opened
@@ -130,7 +125,7 @@ def test_walks_over_planes_agree_with_the_float64_answer(
 ) -> None:
     if keeps_indices and mode is not PoolingMode.MAX:
         pytest.skip("averages have no indices")
-    monkeypatch.setattr(rolling_planes, "_RESIDENT", 0)
+    monkeypatch.setattr(rolling_planes, "resident_threads", lambda *_: 0)
     monkeypatch.setattr(rolling_planes, "_MOST_ROWS", STEPS)
     problem = problem_of(
         (2, 3, rows, 6),
@@ -328,7 +323,8 @@ def test_walks_cover_every_row_once_and_leave_no_thread_waiting_if_there_are_few
     assert split.walk % step == 0
     assert split.vectors * split.groups * 8 == plane[0]
     whole = split.items // split.walks
-    resident = figures.multiprocessors * rolling._RESIDENT["max" if mode == "max" else "average", stride]
+    registers = rolling._REGISTERS["max" if mode == "max" else "average", stride]
+    resident = resident_threads(figures, rolling._THREADS, registers)
     if whole <= resident:
         assert split.items <= resident
     else:
@@ -409,36 +405,3 @@ def test_steps_that_32_bits_do_not_hold_are_refused() -> None:
         found = algorithm.offer(each, H200)
         assert isinstance(found, str)
         assert "2147483648 bytes apart; at most 2147483647" in found
-
-
-@pytest.mark.parametrize("kind", rolling._RESIDENT, ids=str)
-def test_as_many_threads_are_resident_as_there_are_registers_for(kind: tuple[str, int]) -> None:
-    kernels, (mode, stride) = Baseline.read("sm_90a", FOLDER).kernels, kind
-    registers = max(kernels[rolling._unit(mode, stride, dtype).entry]["registers"] for dtype in rolling._DTYPES)
-    of_a_warp = 32 * (-(-registers // 8) * 8)  # they are given out eight at a time
-    blocks = 65536 // (of_a_warp * (rolling._THREADS // 32))
-    assert rolling._RESIDENT[kind] == blocks * rolling._THREADS
-
-
-@pytest.mark.parametrize(
-    ("module", "algorithm", "named", "resident"),
-    [
-        (rolling_gradients, RollingGradients(), "(indices|average)_.*_vectors_", rolling_gradients._RESIDENT),
-        (rolling_gradients, RollingGradients(), "(indices|average)_.*_planes_", rolling_gradients._RESIDENT_OF_PLANES),
-        *(
-            (rolling_gradients, RollingGradients(), f"max_.*_{what}_{extent}x{extent}_stride_{stride}$", resident)
-            for (what, extent, stride), resident in rolling_gradients._RESIDENT_OF_MAXIMA.items()
-        ),
-        (rolling_planes, RollingPlanes(), "rolling_planes", rolling_planes._RESIDENT),
-    ],
-    ids=str,
-)
-def test_as_many_threads_of_each_kernel_are_resident_as_are_counted_on(
-    module: Any, algorithm: CudaAlgorithm, named: str, resident: int
-) -> None:
-    kernels = Baseline.read("sm_90a", FOLDER).kernels
-    entries = [unit.entry for unit in algorithm.units() if re.search(named, unit.entry)]
-    registers = max(kernels[entry]["registers"] for entry in entries)
-    of_a_warp = 32 * (-(-registers // 8) * 8)  # they are given out eight at a time
-    blocks = 65536 // (of_a_warp * (module._THREADS // 32))
-    assert blocks * module._THREADS == resident

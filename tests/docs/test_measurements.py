@@ -95,8 +95,17 @@ def test_a_figure_of_the_hosts_has_its_unit_and_its_goal() -> None:
     rows = [
         {"name": "replay", "ours": 8.731, "unit": "us", "torch": None, "most": 12},
         {"name": "net", "ours": 51.564, "unit": "ms", "torch": 68.092, "most": None},
+        {"name": "layer", "ours": 9.1, "unit": "us", "torch": 9.2, "most": 15, "below_torch": True},
+        {"name": "slow layer", "ours": 9.2, "unit": "us", "torch": 9.2, "most": 15, "below_torch": True},
+        {"name": "slow replay", "ours": 12.1, "unit": "us", "torch": None, "most": 12, "below_torch": False},
     ]
-    assert host(rows).splitlines()[2:] == ["| replay | 8.73 us |  | 12 us |", "| net | 51.6 ms | 68.1 ms |  |"]
+    assert host(rows).splitlines()[2:] == [
+        "| replay | 8.73 us |  | 12 us |",
+        "| net | 51.6 ms | 68.1 ms |  |",
+        "| layer | 9.1 us | 9.2 us | 15 us, PyTorch's |",
+        "| slow layer | 9.2 us | 9.2 us | 15 us, PyTorch's (missed) |",
+        "| slow replay | 12.1 us |  | 12 us (missed) |",
+    ]
 
 
 def test_element_types_stand_side_by_side() -> None:

@@ -27,7 +27,7 @@ def test_the_code_of_the_guide_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    assert len(blocks) == 11
+    assert len(blocks) == 12
     exec("\n".join(blocks), {})
     lines = capsys.readouterr().out.splitlines()
     head, losses = lines[:-10], [float(line) for line in lines[-10:]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from dnncore.handle import Handle
 from dnncore.plan import Preference
 from dnncore.runner import Runner
 from dnncore.tensor import Tensor
+from tests.conftest import DEVICES
+from tests.unit.foreign import Array, Device
 
 X = np.random.default_rng(0).standard_normal((2, 4, 6, 8)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((4, 4, 3, 3)).astype(np.float32)
@@ -45,17 +48,40 @@ def _functions(own: Handle) -> dict[str, Callable[[], Tensor]]:
     }
 
 
+def _fail_if_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operands, "_described", lambda *_: pytest.fail("an operation was described"))
+
+
 def test_a_call_seen_before_describes_plans_and_checks_nothing_again(
     own: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     functions = _functions(own)
     first = {name: call().numpy() for name, call in functions.items()}
+    _fail_if_described(monkeypatch)
     if own.device.addresses_are_pointers:
-        monkeypatch.setattr(operands, "_described", lambda *_: pytest.fail("an operation was described"))
         for name in ("execute", "plan", "launch", "run"):
             monkeypatch.setattr(Runner, name, lambda *_, name=name, **__: pytest.fail(f"{name} was called"))
     for name, call in functions.items():
         np.testing.assert_array_equal(call().numpy(), first[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_tensors_of_another_library_are_described_once_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = [np.ascontiguousarray(each) for each in (X, W, B)]
+    given: list[Any] = arrays
+    if name != "cpu":
+        gpu = Device(0)
+        stream = gpu.create_stream()
+        given = [Array(each, gpu, stream) for each in arrays]
+    x, w, b = given
+    first = F.conv2d(x, w, b, padding=1).numpy()
+    _fail_if_described(monkeypatch)
+    np.testing.assert_array_equal(F.conv2d(x, w, b, padding=1).numpy(), first)
+    if name != "cpu":
+        operands.handle(name).synchronize()
+        for each in given:
+            each.free()
+        gpu.destroy_stream(stream)
 
 
 def test_another_preference_chooses_anew(own: Handle) -> None:

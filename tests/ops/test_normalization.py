@@ -64,7 +64,7 @@ def test_tensors_that_start_at_an_odd_element_are_as_good(handle: Handle, case: 
 def test_rows_that_are_many_are_kept_by_fewer_threads(
     handle: Handle, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dnncore.cuda.normalization.frame._MANY_THREADS", 0)
+    monkeypatch.setattr("dnncore.cuda.normalization.frame._MANY", 0.0)
     with Handle(handle.info.name) as own:  # the other one has plans already, and would keep these
         for name in _able(own, case.problem):
             check(own, case, name)

@@ -200,6 +200,22 @@ def test_results_have_the_memory_format_of_pytorchs(form: str, gradient: bool) -
         assert steps(y) == steps(expected), str(layer)
 
 
+@pytest.mark.parametrize("layer", [nn.Softmax, nn.LogSoftmax])
+@pytest.mark.parametrize(("shape", "dim"), [((), 1), ((), -2), ((3,), 1), ((2, 3), 2), ((2, 3), -3)], ids=str)
+def test_a_dimension_that_is_not_there_is_refused_in_pytorchs_words(
+    layer: type[nn.Module], shape: tuple[int, ...], dim: int
+) -> None:
+    theirs = layer(dim=dim)
+    ours = dt.convert(layer(dim=dim)).model
+    for x in (torch.ones(shape), torch.ones(shape, requires_grad=True)):
+        said: list[str] = []
+        for one in (theirs, ours):
+            with pytest.raises(IndexError) as error:
+                one(x)
+            said.append(str(error.value))
+        assert said[0] == said[1]
+
+
 def test_tensors_of_two_devices_are_refused() -> None:
     x, w = torch.randn(2, 3, 7, 5), torch.randn(4, 3, 3, 3)
     for tensors in ((x, w.to("meta")), (x, w, torch.ones(4, device="meta"))):

@@ -79,26 +79,46 @@ def test_a_device_that_is_not_there_plans_and_refuses_to_run() -> None:
                 run()
 
 
-def _numbers(node: ast.expr) -> Iterator[float]:
-    """What a constant's expression holds, shifts worked out."""
+def _shift(node: ast.AST) -> int | None:
+    """What a shift of one number by another comes to."""
     match node:
-        case ast.Constant(value=int() | float() as value):
-            yield value
         case ast.BinOp(
             left=ast.Constant(value=int() as value), op=ast.LShift(), right=ast.Constant(value=int() as bits)
         ):
-            yield value << bits
-        case ast.Tuple(elts=elements) | ast.Dict(values=elements):
-            for each in elements:
-                yield from _numbers(each)
+            return value << bits
+    return None
+
+
+def _numbers(node: ast.AST) -> Iterator[float]:
+    """What an expression holds, be it within calls and containers; shifts are worked out."""
+    shifted = _shift(node)
+    if shifted is not None:
+        yield shifted
+    elif isinstance(node, ast.Constant):
+        if isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            yield node.value
+    else:
+        for each in ast.iter_child_nodes(node):
+            yield from _numbers(each)
 
 
 def _constants(source: str) -> Iterator[tuple[str, float]]:
-    """Numbers in the constants of a module, by their names; of names that are given values together, each with all of them."""
-    for statement in ast.parse(source).body:
+    """Numbers in the constants of a module and of its classes, by their names; of names that are given values together, each with
+    all of them.
+    """
+    module = ast.parse(source)
+    bodies = [module.body, *(each.body for each in ast.walk(module) if isinstance(each, ast.ClassDef))]
+    for statement in (each for body in bodies for each in body):
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
             yield from ((ast.unparse(target), number) for number in _numbers(statement.value))
+
+
+def _settings(source: str) -> Iterator[tuple[str, float]]:
+    """Numbers that functions are called with by name, wherever that is."""
+    for each in ast.walk(ast.parse(source)):
+        if isinstance(each, ast.keyword) and each.arg is not None and isinstance(each.value, ast.Constant):
+            yield from ((each.arg, number) for number in _numbers(each.value))
 
 
 _OF_MODELS = {
@@ -107,32 +127,80 @@ _OF_MODELS = {
     for value in (getattr(model, field.name) for field in fields(model))
     if isinstance(value, int | float)
 }
-"""Multiprocessors, clocks, bytes and rates of GPUs."""
+"""Multiprocessors, what each holds, clocks, bytes and rates of GPUs."""
+
+_OF_DEVICES = ("SECONDS", "PER_MULTIPROCESSOR", "RESIDENT")
+"""In the names of constants that are times, or say how much a multiprocessor has at a time."""
+
+_NO_FIGURES = {("nn/calibration.py", "_BINS"), ("cuda/convolution/wgmma_launch.py", "_SECONDS_AND_BUSY")}
+"""Constants that are as large as a figure, or called like one, and are none."""
 
 
 def _device_numbers(source: str) -> list[tuple[str, float]]:
-    """Constants that are times, or figures of a GPU, or most of its level-2 cache."""
+    """Constants that are times, or figures of a GPU, or most of its level-2 cache, or what a multiprocessor has; and settings that
+    are figures of a GPU.
+    """
     caches = [model.l2_bytes for model in GPUS.values()]
     return [
         (name, number)
         for name, number in _constants(source)
-        if "SECONDS" in name or number in _OF_MODELS or any(0.25 * cache <= number <= cache for cache in caches)
-    ]
+        if any(part in name for part in _OF_DEVICES)
+        or number in _OF_MODELS
+        or any(0.25 * cache <= number <= cache for cache in caches)
+    ] + [(name, number) for name, number in _settings(source) if number in _OF_MODELS]
 
 
 def test_no_other_module_of_kernels_and_nets_knows_a_devices_numbers() -> None:
-    """Times are said in clocks, launches and shares of rates; caches in shares, too."""
+    """Times are said in clocks, launches and shares of rates; caches in shares, too; blocks by the registers that they take."""
     package = Path(dnncore.__file__).parent
     sources = [path for folder in ("cuda", "nn") for path in sorted((package / folder).rglob("*.py"))]
     assert len(sources) > 100
-    found = {str(path.relative_to(package)): _device_numbers(path.read_text()) for path in sources}
-    assert {path: numbers for path, numbers in found.items() if numbers} == {}
+    found = {
+        (str(path.relative_to(package)), name) for path in sources for name, _ in _device_numbers(path.read_text())
+    }
+    assert found == _NO_FIGURES
 
 
-def test_what_a_constant_says_of_a_device_is_seen() -> None:
-    for line in ("_ROUND_SECONDS = 0.6e-6", "_A, _SMS = 3, 132", "_PARTS: int = 24 << 20", "_RATES = {1: 4.26e12}"):
-        assert _device_numbers(line), line
+@pytest.mark.parametrize(
+    "line",
+    [
+        "_ROUND_SECONDS = 0.6e-6",
+        "_A, _SMS = 3, 132",
+        "_PARTS: int = 24 << 20",
+        "_RATES = {1: 4.26e12}",
+        'THREAD, BLOCK = Team("thread", 1, 2048), Team("block", 256, 8)',
+        'def all(cls):\n    return cls("thread", parts_per_multiprocessor=2048)',
+        "_REGISTERS = 65536",
+        "class Cut:\n    registers: ClassVar[int] = 64 << 10",
+        "_BLOCKS_PER_MULTIPROCESSOR = 8",
+        '_RESIDENT_OF_MAXIMA = {("vectors", 3): 256}',
+    ],
+)
+def test_what_a_constant_says_of_a_device_is_seen(line: str) -> None:
+    assert _device_numbers(line)
+
+
+def test_a_constant_that_says_nothing_of_a_device_is_not_seen() -> None:
     assert not _device_numbers("_THREADS = 256\n_OF_RATE, _MAX_INDEX = 0.6, 2**31 - 1\n_MOST = 1 << 31")
+    assert not _device_numbers("_REGISTERS = {123: 76}\nblocks = most(threads=128)")
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "blocks"),
+    [
+        (128, 32, 16),  # by threads
+        (128, 59, 8),  # by registers, of which each thread has 64
+        (256, 120, 2),
+        (100, 120, 4),  # as many as four warps have
+        (1024, 65, 0),
+    ],
+)
+def test_a_multiprocessor_has_as_many_blocks_as_it_has_threads_and_registers_for(
+    threads: int, registers: int, blocks: int
+) -> None:
+    assert H200.resident_blocks(threads, registers) == blocks
+    narrow = replace(H200, threads_per_multiprocessor=1536)  # of sm_86 and sm_120
+    assert narrow.resident_blocks(threads, registers) == min(blocks, 1536 // (-(-threads // 32) * 32))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +224,8 @@ def test_a_device_that_nobody_knows_has_the_drivers_figures_and_rates_of_the_nea
         "GLOBAL_MEMORY_BUS_WIDTH": 512,
         "MEMORY_CLOCK_RATE": memory_clock,
         "CLOCK_RATE": 2_400_000,
+        "MAX_THREADS_PER_MULTIPROCESSOR": 1536,
+        "MAX_REGISTERS_PER_MULTIPROCESSOR": 65536,
         "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 99 << 10,
         "L2_CACHE_SIZE": 96 << 20,
     }
@@ -164,7 +234,16 @@ def test_a_device_that_nobody_knows_has_the_drivers_figures_and_rates_of_the_nea
     found = of_device.__wrapped__(0, "compute_80")
     assert found.bytes_per_second == pytest.approx(bytes_per_second)
     assert replace(found, bytes_per_second=0.0) == DeviceFigures(
-        "compute_80", 66, 2.4e9, nearest.products_per_clock, 99 << 10, 96 << 20, 0.0, nearest.launch_seconds
+        "compute_80",
+        66,
+        1536,
+        65536,
+        2.4e9,
+        nearest.products_per_clock,
+        99 << 10,
+        96 << 20,
+        0.0,
+        nearest.launch_seconds,
     )
 
 

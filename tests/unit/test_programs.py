@@ -9,10 +9,11 @@ import pytest
 
 from dnncore import RELU, ConvolutionDescriptor, Handle, TensorDescriptor, ops
 from dnncore.arena import Arena
-from dnncore.backend import Bound, BoundGraph
+from dnncore.backend import Bound, BoundGraph, Offer
 from dnncore.cuda.runtime.driver import CudaCallError
 from dnncore.cuda.runtime.driver_graph import DriverGraph
 from dnncore.errors import BadParamError, ClosedError, OutOfMemoryError
+from dnncore.plan import Plan
 from dnncore.problems import SumProblem
 from dnncore.program import Program
 from dnncore.tensor import Tensor
@@ -151,16 +152,37 @@ def test_a_workspace_stays_where_it_is(own: Handle) -> None:
 
 def test_a_description_names_steps_kernels_and_totals(own: Handle) -> None:
     x, w, arena = own.upload(X), own.upload(W), _arena(own)
-    text = _net(own, x, w, arena).describe()
+    program = _net(own, x, w, arena)
+    text = program.describe()
     first, *_, last = text.splitlines()
+    outputs, taps = 2 * 4 * 6 * 6, 3 * 3 * 3
+    gflop, mb = f"{2 * outputs * taps / 1e9:.3g} GFLOP", f"{(X.nbytes + W.nbytes + 4 * outputs) / 1e6:.3g} MB"
+    seconds = [_estimate(own, step.plan) for step in program.steps]
     assert "Convolution float32[2, 4, 6, 6]" in first
-    assert "us estimated" in first
-    assert last.startswith("3 steps: ")
-    assert "GFLOP" in last
+    assert f": {seconds[0] * 1e6:.1f} us estimated, {mb} of operands, {gflop}, 0 B of workspace" in first
+    all_mb = (X.nbytes + W.nbytes + 4 * outputs) + 2 * 4 * outputs + 4 * (outputs + 4)
+    assert last.split(", ") == [
+        f"3 steps: {sum(seconds) * 1e3:.3f} ms estimated",
+        f"{all_mb / 1e6:.3g} MB of operands",
+        gflop,
+        f"{program.workspace_bytes} B of workspace",
+    ]
     if own.info.name != "cpu":
-        assert "blocks of 128 threads" in text
+        (relu,) = (line for line in text.splitlines() if "activation_forward_relu_float:" in line)
+        (call,) = program.steps[1].plan.work
+        threads, vector = 128, 4
+        blocks = -(-outputs // (threads * vector))
+        assert relu.split(": ")[1] == f"{blocks} blocks of {threads} threads, {len(call.params)} B parameters"
     plan = own.plan(SumProblem(arena["y"].descriptor, arena["total"].descriptor))
     assert plan.describe().startswith(f"Sum {arena['total'].descriptor} by {plan.algorithm}")
+
+
+def _estimate(own: Handle, plan: Plan) -> float:
+    """What the algorithm of a plan says that it takes."""
+    (algorithm,) = (each for each in own.device.algorithms(plan.problem) if each.name == plan.algorithm)
+    offer = algorithm.offer(plan.problem, own.device.figures)
+    assert isinstance(offer, Offer)
+    return offer.seconds
 
 
 def test_what_may_not_be_done_is_refused(own: Handle) -> None:

@@ -34,7 +34,7 @@ _LEAST_PART = 3
 """Bands of a block: all but the first come while it computes."""
 
 _MAX_THREADS = 256
-_RESIDENT = 2
+_BLOCKS = 2
 """Blocks of a multiprocessor: one computes while the other waits for its first band."""
 
 _RESERVED_BYTES = 1024
@@ -100,7 +100,7 @@ class _Bands:
     @classmethod
     def of(cls, problem: ConvolutionProblem, figures: DeviceFigures) -> _Bands | None:
         """The cut that wastes least; None where no row fits."""
-        room = figures.shared_bytes // _RESIDENT - _RESERVED_BYTES
+        room = figures.shared_bytes // _BLOCKS - _RESERVED_BYTES
         cuts = (cut for cut in cls._all(problem, figures) if cut.shared_bytes <= room)
         return min(cuts, key=lambda cut: (cut.waste, cut.shared_bytes), default=None)
 
@@ -148,7 +148,7 @@ class _Bands:
     @property
     def part(self) -> int:
         """Bands of a block: as many as let all blocks run at once."""
-        parts = max(self.multiprocessors * _RESIDENT // self.chunks, 1)
+        parts = max(self.multiprocessors * _BLOCKS // self.chunks, 1)
         return max(-(-self.count // min(parts, self.count)), min(_LEAST_PART, self.count))
 
     @property
@@ -194,7 +194,7 @@ class _Bands:
         """How many times as long it takes for threads, rows, sectors and multiprocessors that have nothing to do."""
         nbytes = self.lanes * _WIDTH * self.problem.x.dtype.itemsize
         turns = -(-self.high // self.walkers) * self.walkers * self.bands / self.problem.y.shape[2]
-        idle = self.multiprocessors * _RESIDENT * self.part / (self.count * self.chunks)
+        idle = self.multiprocessors * _BLOCKS * self.part / (self.count * self.chunks)
         return (
             turns
             * max(idle, 1.0)

@@ -28,9 +28,6 @@ from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["DEPTHWISE_PLANES_BACKWARD_FILTER"]
 
-_REGISTERS = 65536
-"""Of a multiprocessor."""
-
 _ENOUGH_THREADS = 384
 """Of a multiprocessor, whose arithmetic goes on while some of them wait."""
 
@@ -119,8 +116,9 @@ class _Planes:
     @property
     def resident(self) -> int:
         """Blocks of a multiprocessor."""
-        registers = _registers(self.segments.source.dtype, self.segments.filter) * -(-self.threads // 32) * 32
-        return min(_REGISTERS // registers, self.figures.shared_bytes // (self.shared_bytes + _RESERVED_BYTES))
+        registers = _registers(self.segments.source.dtype, self.segments.filter)
+        by_memory = self.figures.shared_bytes // (self.shared_bytes + _RESERVED_BYTES)
+        return min(self.figures.resident_blocks(self.threads, registers), by_memory)
 
     @property
     def chunks(self) -> int:

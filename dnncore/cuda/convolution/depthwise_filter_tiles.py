@@ -19,8 +19,8 @@ _THREADS = 128
 _COLUMNS = 2
 """kColumns of add_channels_tile."""
 
-_BLOCKS_OF_VECTORS = 3
-"""Of 160 registers per thread, a multiprocessor runs so many blocks at once."""
+_REGISTERS_OF_VECTORS = 160
+"""Of a thread that takes vectors of channels, about: as many blocks as have room are made."""
 
 # Fitted to 3x3 and 5x5 layers on an H200: what a product costs, in products at the device's rate in float32, of 32 bits and of 16,
 # whose conversions come on top; the rate of memory.
@@ -103,7 +103,8 @@ class FilterTiles:
             vectors = min(tiles.vectors * 4 // width, 32)
             chunks, walkers = -(-channels // (vectors * width)), _THREADS // vectors
             strips, row_tiles = -(-columns // _COLUMNS), -(-rows // _rows(dtype, tiles.filter, tiles.stride))
-            parts = -(-figures.multiprocessors * _BLOCKS_OF_VECTORS // chunks)
+            resident = figures.multiprocessors * figures.resident_blocks(_THREADS, _REGISTERS_OF_VECTORS)
+            parts = -(-resident // chunks)
         else:
             vectors, chunks, walkers = 1, channels, _THREADS
             strips, row_tiles = tiles.strips, tiles.row_tiles

@@ -22,8 +22,8 @@ _MAX_VECTORS = 32
 _WASTE = 8
 """Of a chunk's vectors at most one in so many may be missing."""
 
-_BLOCKS_PER_MULTIPROCESSOR = 8
-"""What keeps one busy."""
+_THREADS = 256
+"""Of which as many blocks as a multiprocessor has threads for keep it busy, however many their own are."""
 
 AXIS = struct(
     ("source", "<i4"),
@@ -92,7 +92,7 @@ def vector_width(dtype: DType) -> int:
 
 def parts_for(figures: DeviceFigures, count: int, blocks: int) -> int:
     """Into how many parts something of which there are `count` is cut so that `blocks` times as many blocks keep a GPU busy."""
-    wanted = figures.multiprocessors * _BLOCKS_PER_MULTIPROCESSOR
+    wanted = figures.multiprocessors * (figures.threads_per_multiprocessor // _THREADS)
     return max(min(-(-wanted // max(blocks, 1)), count), 1)
 
 

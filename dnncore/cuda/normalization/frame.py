@@ -32,8 +32,8 @@ _PACKS_PER_THREAD = 4
 _KEPT_PACKS = 8
 """Of its group that a thread can keep in registers; kKeptPacks in forward_aligned.cuh, kKeptPairs in backward_aligned.cuh."""
 
-_MANY_THREADS = 1024
-"""Per multiprocessor. With so many, each may have all the packs that it can keep: half of what a multiprocessor can hold."""
+_MANY = 0.5
+"""Of the threads that the multiprocessors can hold: with so many, each may have all the packs that it can keep."""
 
 _FAR = 2**30
 """Elements, or steps between them, that a walk counts in 32 bits, one step further included."""
@@ -195,7 +195,8 @@ class Partition:
         width = max(width_bytes // x.dtype.itemsize, 1)
         is_whole = _lies_whole(groups, elements, packs_groups, width, operands)
         is_aligned = is_whole and (Operand.DY not in operands or elements[1 + Operand.DY] == elements[1 + Operand.X])
-        return cls(groups, elements, packs_groups, width, is_aligned, is_whole, figures.multiprocessors * _MANY_THREADS)
+        many_threads = int(figures.multiprocessors * figures.threads_per_multiprocessor * _MANY)
+        return cls(groups, elements, packs_groups, width, is_aligned, is_whole, many_threads)
 
     @property
     def group_count(self) -> int:

@@ -37,8 +37,8 @@ _STRETCH = {"forward": 8, "backward": 4}
 _THREADS = 128
 _VECTOR_BYTES, _PAIR_BYTES = 16, 4
 
-_RESIDENT = 1024
-"""Threads of a multiprocessor that walks are cut for."""
+_OF_THREADS = 0.5
+"""Of those that the multiprocessors can hold: as many walks are wanted."""
 
 _LEAST = 8
 """Channels of a part of a walk, where there are too few walks otherwise: a part reads again what its windows reach on either side,
@@ -207,7 +207,8 @@ class ChannelWalk:
     def _call(self, problem: LRNProblem, frame: _Frame, figures: DeviceFigures, nbytes: int) -> Calls:
         channels, stretch = problem.x.shape[1], _STRETCH[self.direction]
         places = frame.places * problem.x.dtype.itemsize // nbytes
-        wanted = -(-figures.multiprocessors * _RESIDENT // (frame.images * places))
+        threads = int(figures.multiprocessors * figures.threads_per_multiprocessor * _OF_THREADS)
+        wanted = -(-threads // (frame.images * places))
         parts = max(1, min(wanted, channels // _LEAST))
         part = -(-channels // (parts * stretch)) * stretch
         shares = {"places": places, "parts": -(-channels // part), "part": part}

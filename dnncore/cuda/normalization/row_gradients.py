@@ -26,8 +26,8 @@ _THREADS, _COLUMN_THREADS, _WARP = 128, 256, 32
 _PACKS = {2: 4, 4: 8, 8: 8}
 """Of a row, that a thread has at most, by the bytes of an element; kRowPacks in row_gradients.cuh."""
 
-_BLOCKS = 2
-"""Per multiprocessor [as many as there are registers for, by those of sm_90a in the gates' baseline]."""
+_REGISTERS = 206
+"""Of a thread [most of those for sm_90a in the gates' baseline]: there are as many blocks as have room at a time."""
 
 _OF_MEMORY_RATE = 0.6
 """Assumed, not measured on a GPU: between rows a team waits for its sums."""
@@ -68,7 +68,7 @@ class RowGradients:
         anywhere = _ANYWHERE.offer(problem, figures)
         blocks = _blocks(problem, figures)
         parts_bytes = blocks * 2 * _length(problem) * problem.x.dtype.compute.itemsize
-        busy = min(blocks / (figures.multiprocessors * _BLOCKS), 1.0)
+        busy = min(blocks / _most_blocks(figures), 1.0)
         nbytes = operand_bytes(problem) + 2 * parts_bytes
         seconds = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE * busy)
         return Offer(
@@ -105,7 +105,11 @@ def _lanes(problem: LayerNormBackwardProblem) -> int:
 def _blocks(problem: LayerNormBackwardProblem, figures: DeviceFigures) -> int:
     """Of the first launch: a function of the problem and the number of multiprocessors."""
     rows = math.prod(problem.x.shape[: problem.axis])
-    return min(-(-rows // (_THREADS // _lanes(problem))), figures.multiprocessors * _BLOCKS)
+    return min(-(-rows // (_THREADS // _lanes(problem))), _most_blocks(figures))
+
+
+def _most_blocks(figures: DeviceFigures) -> int:
+    return figures.multiprocessors * figures.resident_blocks(_THREADS, _REGISTERS)
 
 
 def _why_not(problem: LayerNormBackwardProblem) -> str | None:

@@ -27,16 +27,16 @@ from dnncore.figures import DeviceFigures
 
 __all__ = ["FEWEST_PARTS", "PassSequence"]
 
-_BLOCKS = 8
-"""Per multiprocessor, which fill it twice."""
+_TURNS, _REGISTERS = 2, 128
+"""Groups are cut until blocks fill the multiprocessors so many times; of a thread, about [of sm_90a in the gates' baseline]."""
 
 _WARP = 32
 FEWEST_PARTS = 4
 """With fewer, two launches more cost what they save."""
 
-_CHANNEL_BLOCKS, _MASKED_CHANNEL_BLOCKS, _CHANNEL_PACKS = 5, 4, 8
-"""Of the kernels of channels: blocks per multiprocessor, as many as fit, and as fit of those that mask dy; packs that a thread has
-under way."""
+_CHANNEL_REGISTERS, _MASKED_CHANNEL_REGISTERS, _CHANNEL_PACKS = 96, 128, 8
+"""Of the kernels of channels, of which as many blocks are wanted as fit: registers, and those of kernels that mask dy; packs that a
+thread has under way."""
 
 _WITHIN_GROUPS = Switch.VARYING_PARAMETERS | Switch.VARYING_STATISTICS | Switch.UNCENTRED
 """What the kernels of channels do not know; nor do those that reduce know weights."""
@@ -180,12 +180,16 @@ class PassSequence:
 
     def _most_parts(self, partition: Partition, switches: Switch) -> int:
         """Into how many parts groups can be cut until there are blocks enough for every multiprocessor."""
-        per_multiprocessor, packs = _BLOCKS, _STATISTICS_PACKS if partition.is_aligned else _BROKEN_STATISTICS_PACKS
+        turns, registers = _TURNS, _REGISTERS
+        packs = _STATISTICS_PACKS if partition.is_aligned else _BROKEN_STATISTICS_PACKS
         if self._goes_by_channels(partition, switches):
             there = operands_of(self._problem)
             masks = Operand.Y in there and not (Switch.REDUCES not in switches and Operand.Z in there)
-            per_multiprocessor, packs = _MASKED_CHANNEL_BLOCKS if masks else _CHANNEL_BLOCKS, _CHANNEL_PACKS
-        return partition.parts(packs, self._figures.multiprocessors * per_multiprocessor // max(partition.tiles, 1))
+            turns, registers = 1, _MASKED_CHANNEL_REGISTERS if masks else _CHANNEL_REGISTERS
+            packs = _CHANNEL_PACKS
+        figures = self._figures
+        blocks = turns * figures.multiprocessors * figures.resident_blocks(THREADS, registers)
+        return partition.parts(packs, blocks // max(partition.tiles, 1))
 
     def _append(
         self,

@@ -18,7 +18,7 @@ from dnncore.cuda.pooling.vectors import (
     where_aligned,
     why_no_vectors,
 )
-from dnncore.cuda.pooling.walks import WALK_FIELDS, Walks
+from dnncore.cuda.pooling.walks import WALK_FIELDS, Walks, resident_threads
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -31,8 +31,8 @@ _WINDOW = 3
 _COLUMNS = {("max", 1): 4, ("max", 2): 2, ("average", 1): 2, ("average", 2): 2}
 """Of outputs, of a strip, by mode and stride: as many as leave registers for several warps."""
 
-_RESIDENT = {("max", 1): 512, ("max", 2): 768, ("average", 1): 512, ("average", 2): 512}
-"""Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]."""
+_REGISTERS = {("max", 1): 123, ("max", 2): 76, ("average", 1): 121, ("average", 2): 104}
+"""Of a thread, by mode and stride [most of those for sm_90a in the gates' baseline]."""
 
 _MOST_STEPS = 7
 """Of a walk where not all threads have a place at once: while the last ones walk, the device is nearly idle."""
@@ -95,7 +95,7 @@ def _walks(problem: PoolingProblem, figures: DeviceFigures) -> Walks:
         columns=_COLUMNS[kind],
         at_once=_rows_of_a_step(problem),
         most=_MOST_STEPS * _rows_of_a_step(problem),
-        resident=figures.multiprocessors * _RESIDENT[kind],
+        resident=resident_threads(figures, _THREADS, _REGISTERS[kind]),
     )
 
 

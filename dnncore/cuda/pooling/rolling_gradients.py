@@ -28,7 +28,7 @@ from dnncore.cuda.pooling.vectors import (
     why_no_planes,
     why_no_vectors,
 )
-from dnncore.cuda.pooling.walks import WALK_FIELDS, Walks
+from dnncore.cuda.pooling.walks import WALK_FIELDS, Walks, resident_threads
 from dnncore.cuda.unit import Unit
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
@@ -53,16 +53,16 @@ _READ_AND_WRITTEN = {
 _WIDTH_OF_MAXIMA = 4
 """Channels of a vector where maxima are found again; kVector in pooling_rolling_gradients.cuh."""
 
-_RESIDENT, _RESIDENT_OF_PLANES = 512, 1152
-"""Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]."""
+_REGISTERS = {"vectors": 110, "planes": 56}
+"""Of a thread, by what is walked [most of those for sm_90a in the gates' baseline]."""
 
-_RESIDENT_OF_MAXIMA = {
-    ("vectors", 3, 1): 256,
-    ("vectors", 3, 2): 384,
-    ("vectors", 2, 2): 896,
-    ("planes", 3, 1): 512,
-    ("planes", 3, 2): 640,
-    ("planes", 2, 2): 896,
+_REGISTERS_OF_MAXIMA = {
+    ("vectors", 3, 1): 200,
+    ("vectors", 3, 2): 137,
+    ("vectors", 2, 2): 72,
+    ("planes", 3, 1): 121,
+    ("planes", 3, 2): 94,
+    ("planes", 2, 2): 72,
 }
 """The same where maxima are found again, by what is walked, extent and stride."""
 
@@ -172,16 +172,16 @@ def _window(problem: PoolingProblem) -> tuple[int, int]:
 def _walks(problem: PoolingProblem, figures: DeviceFigures, *, of_planes: bool) -> Walks:
     (images, channels, _, columns), pooling = problem.outputs[0].shape, problem.pooling
     outside = 0 if of_planes else pooling.padding[1][0] % pooling.stride[1]
-    resident = _RESIDENT_OF_PLANES if of_planes else _RESIDENT
-    if mode_of(problem) == "max":
-        resident = _RESIDENT_OF_MAXIMA["planes" if of_planes else "vectors", *_window(problem)]
+    walked = "planes" if of_planes else "vectors"
+    finds_maxima = mode_of(problem) == "max"
+    registers = _REGISTERS_OF_MAXIMA[walked, *_window(problem)] if finds_maxima else _REGISTERS[walked]
     return Walks.of(
         (images, channels, _steps(problem), columns + outside),
         None if of_planes else _width(problem),
         columns=_columns(problem, of_planes=of_planes),
         at_once=1,
         most=_MOST_STEPS,
-        resident=figures.multiprocessors * resident,
+        resident=resident_threads(figures, _THREADS, registers),
     )
 
 

@@ -19,7 +19,7 @@ from dnncore.cuda.pooling.problem import (
     windows_of,
 )
 from dnncore.cuda.pooling.vectors import ANYWHERE, steps, where_aligned, whole_strips, why_no_planes
-from dnncore.cuda.pooling.walks import Walks
+from dnncore.cuda.pooling.walks import Walks, resident_threads
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -33,8 +33,8 @@ _COLUMNS = 2
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
-_RESIDENT = 1024
-"""Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]."""
+_REGISTERS = 59
+"""Of a thread [most of those for sm_90a in the gates' baseline]."""
 
 _MOST_ROWS = 14
 """Of a walk where not all threads have a place at once. Each walk loads up to two rows that the one above it has loaded, too."""
@@ -101,7 +101,7 @@ def _walks(problem: PoolingProblem, figures: DeviceFigures) -> Walks:
         columns=_COLUMNS,
         at_once=1,
         most=_MOST_ROWS,
-        resident=figures.multiprocessors * _RESIDENT,
+        resident=resident_threads(figures, _THREADS, _REGISTERS),
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dnncore.cuda.params import SMALL_DIVISOR, small_divisor
+from dnncore.figures import DeviceFigures
 
-__all__ = ["WALK_FIELDS", "Walks"]
+__all__ = ["WALK_FIELDS", "Walks", "resident_threads"]
 
 _GROUP = range(8, 33)
 """Vectors of channels that neighbouring threads take before they go on to the next strip."""
@@ -19,6 +20,11 @@ WALK_FIELDS: tuple[tuple[str, str | np.dtype], ...] = (
     ("walk", "<i4"),
 )
 """Of the parameter structs of kernels whose threads have vectors of channels; `items` is another, further on."""
+
+
+def resident_threads(figures: DeviceFigures, threads: int, registers: int) -> int:
+    """Threads, of blocks of so many with so many registers each, that have a place on the device at a time."""
+    return figures.multiprocessors * figures.resident_blocks(threads, registers) * threads
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The binder: the only code that turns calls into work on a device.
+"""The binder: turns calls into launches; what makes nodes of a CUDA graph of them is `graph`.
 
 What does not change from launch to launch is done once, when calls are bound: kernels are loaded, parameter blocks laid out, fields
 that take factors and addresses gathered into runs that one `pack_into` writes. What is left is written out as a function of Python,

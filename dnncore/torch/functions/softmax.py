@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from dnncore.descriptors import SoftmaxAlgorithm, SoftmaxMode, TensorDescriptor
-from dnncore.errors import BadParamError
 from dnncore.problems import SoftmaxBackwardProblem, SoftmaxForwardProblem
 from dnncore.torch.bridge import operate
 from dnncore.torch.functions.formats import wants_gradient, widened
@@ -19,9 +18,14 @@ __all__ = ["log_softmax", "softmax"]
 
 
 def _as_channels(tensor: TensorDescriptor, dim: int) -> TensorDescriptor:
-    """The same memory with a dimension in the place of C in [N, C, *spatial]."""
-    if not -tensor.ndim <= dim < tensor.ndim:
-        raise BadParamError(f"dim {dim} is none of a tensor of shape {tensor.shape}")
+    """The same memory with a dimension in the place of C in [N, C, *spatial].
+
+    Raises:
+        IndexError: there is no such dimension; in PyTorch's words.
+    """
+    least, most = -tensor.ndim, tensor.ndim - 1
+    if not least <= dim <= most:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{least}, {most}], but got {dim})")
     if tensor.ndim == 1:
         return TensorDescriptor(tensor.dtype, (1, *tensor.shape), (0, *tensor.strides))
     axes = list(range(tensor.ndim))
@@ -71,11 +75,19 @@ def _softmax(x: Tensor, dim: int, algorithm: SoftmaxAlgorithm) -> Tensor:
 
 @breaks_graph
 def softmax(x: Tensor, dim: int) -> Tensor:
-    """exp(x) over its sum along a dimension, computed so that it does not overflow; in float32 under `torch.autocast`."""
+    """exp(x) over its sum along a dimension, computed so that it does not overflow; in float32 under `torch.autocast`.
+
+    Raises:
+        IndexError: x has no such dimension.
+    """
     return _softmax(x, dim, SoftmaxAlgorithm.ACCURATE)
 
 
 @breaks_graph
 def log_softmax(x: Tensor, dim: int) -> Tensor:
-    """The logarithm of softmax; in float32 under `torch.autocast`."""
+    """The logarithm of softmax; in float32 under `torch.autocast`.
+
+    Raises:
+        IndexError: x has no such dimension.
+    """
     return _softmax(x, dim, SoftmaxAlgorithm.LOG)
