@@ -14,6 +14,8 @@ from dnncore.importers.onnx import import_onnx
 from dnncore.importers.onnx.limits import Budget
 from dnncore.importers.onnx.tensors import DTYPES, TensorReader
 from dnncore.nn.graph import BATCH
+from dnncore.nn.operators import BatchNormTraining
+from dnncore.nn.training import in_training
 from tests.importers.onnx.nets import close, model_of, onnxruntime_run, run
 from tests.importers.onnx.traps import TRAPS, Trap
 
@@ -116,6 +118,15 @@ def test_a_batch_normalised_by_its_own_statistics_goes_into_the_running_ones(han
     variance = (variance - 0.75 * old) * (sample - 1) / sample + 0.75 * old
     expected = {"y": y.numpy(), "m": mean.numpy(), "v": variance.numpy()}
     close(run(handle, import_onnx(proto), {"x": x}, 4), expected, 1e-5)
+
+
+def test_statistics_of_a_net_that_is_trained_keep_as_much_as_the_file_says(draw: Draw) -> None:
+    """In ONNX momentum is what is kept, 0.9 where nothing is said; that of an operator is what is taken."""
+    constants = {name: np.abs(draw(3)) + 0.5 for name in ("scale", "bias", "mean", "variance")}
+    for said, taken in (({}, 0.1), ({"momentum": 0.99}, 0.01)):
+        made = node("BatchNormalization", ["x", *constants], ["y"], **said)
+        (found,) = in_training(import_onnx(model_of([made], {"x": ("N", 3, 2)}, constants)).graph).nodes
+        assert found.operator == BatchNormTraining(1e-5, taken)
 
 
 def test_several_inputs_and_outputs_some_of_which_are_others_or_constant(handle: Handle, draw: Draw) -> None:
