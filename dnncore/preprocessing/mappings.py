@@ -129,8 +129,8 @@ def from_caffe(
 
     if setting("mirror", False):
         raise PreprocessingError(
-            "mirror is true: Caffe flips at random, also in phase TEST, so that answers would depend on chance: that is for training; "
-            "give a transform_param without it"
+            "mirror is true: Caffe flips at random, also in phase TEST, so that answers would depend on chance; that is for "
+            "training: give a transform_param without it"
         )
     force_color, force_gray = bool(setting("force_color", False)), bool(setting("force_gray", False))
     if force_color and force_gray:

@@ -186,7 +186,7 @@ def test_caffes_resize_is_opencvs_but_for_one_of_255(extents: tuple[int, int]) -
         theirs = cv2.resize(image[:, :, ::-1], extents[::-1], interpolation=cv2.INTER_LINEAR).transpose(2, 0, 1)
         difference = np.abs(ours - theirs)
         assert difference.max() <= 1
-        differing, size = differing + np.count_nonzero(difference), size + difference.size
+        differing, size = differing + int(np.count_nonzero(difference)), size + difference.size
     assert differing <= size / 7  # OpenCV's weights have 11 bits
 
 
