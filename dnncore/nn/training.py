@@ -55,10 +55,11 @@ def in_training(graph: Graph) -> Graph:
     for node in graph.nodes:
         if isinstance(node.operator, BatchNorm) and _has_running_statistics(graph, node):
             operator = BatchNormTraining(node.operator.epsilon, node.operator.momentum)
-            names = tuple(f"{node.name}.{part}" for part in ("batch_mean", "batch_inv_std", "new_mean", "new_variance"))
-            nodes.append(Node(node.name, operator, node.inputs, (*node.outputs, *names)))
-            statistics = zip(node.inputs[3:], names[2:], strict=True)
-            updates |= {old: new for old, new in statistics if old is not None and old not in updates}
+            saved = tuple(f"{node.name}.batch_{part}" for part in ("mean", "inv_std"))
+            new = tuple(f"{node.name}.new_{part}" for part in operator.input_names[3 : len(node.reads)])
+            nodes.append(Node(node.name, operator, node.inputs, (*node.outputs, *saved, *new)))
+            statistics = zip(node.reads[3:], new, strict=True)
+            updates |= {old: new for old, new in statistics if old not in updates}
         elif isinstance(node.operator, Dropout):
             row, state = f"{node.name}.row", f"{node.name}.state"
             nodes += [

@@ -105,7 +105,8 @@ def from_caffe(
     """What Caffe's data layer does to an image in phase TEST, after convert_imageset has squashed it to one size.
 
     (x - mean) * scale on channels in the order blue, green, red, of the middle of the image. Its resize is OpenCV's INTER_LINEAR,
-    without antialiasing, in fixed point: ours differs from it by one of 255 at most. Everything behind it is equal bit for bit.
+    without antialiasing, in fixed point: ours differs from it by one of 255 at most, in one element of ten. Everything behind it is
+    equal bit for bit.
 
     Args:
         transform_param: A mapping, or an object with attributes, of Caffe's fields scale, mean_value, mean_file, crop_size, mirror,
@@ -128,7 +129,8 @@ def from_caffe(
 
     if setting("mirror", False):
         raise PreprocessingError(
-            "mirror is true: Caffe flips at random, which belongs to training; give a transform_param without it"
+            "mirror is true: Caffe flips at random, also in phase TEST, so that answers would depend on chance; that is for "
+            "training: give a transform_param without it"
         )
     force_color, force_gray = bool(setting("force_color", False)), bool(setting("force_gray", False))
     if force_color and force_gray:

@@ -69,6 +69,36 @@ def test_a_trained_classifier_is_imported_and_served_and_gets_drawn_text_right(
     assert [answer.best.label for answer in turned] == ["upside down"] * 4
 
 
+def test_what_an_import_says_of_a_net_can_be_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Parameters, work and memory of two convolutions, of which one and a ReLU are one node when they are served."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Conv", ["r", "v"], ["y"], strides=[16, 16]),
+    ]
+    shapes = {"w": (16, 3, 3, 3), "b": (16,), "v": (64, 16, 16, 16)}
+    weights = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    onnx.save(model_of(nodes, {"x": ("N", 3, 128, 128)}, weights), tmp_path / "net.onnx")
+    assert main(["import", str(tmp_path / "net.onnx"), "--out", str(tmp_path / "package")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    parameters = sum(array.size for array in weights.values())
+    macs = 16 * 128 * 128 * (3 * 3 * 3) + 64 * 8 * 8 * (16 * 16 * 16)
+    x, r, y = 3 * 128 * 128, 16 * 128 * 128, 64 * 8 * 8
+    values = {"fp32": 4 * (x + r + y), "fp16": 4 * x + 2 * (r + y)}  # y as float32 lies where r was
+    sizes = {"fp32": 4 * parameters, "fp16": 2 * parameters}
+    assert lines[0] == f"{tmp_path / 'package'}: net"
+    assert lines[1:6] == [
+        "  reads x: float32[N, 3, 128, 128]",
+        "  gives y: float32[N, 64, 8, 8]",
+        f"  {parameters} parameters",
+        f"  {macs / 1e6:.3g} MMACs (multiply-adds) per image, {2 * macs / 1e6:.3g} MFLOPs: convolutions and matrix products",
+        "  memory in MB      weights  batches, values alone         1         8        32       256",
+    ]
+    for line, (precision, nbytes) in zip(lines[6:8], values.items(), strict=True):
+        megabytes = (sizes[precision], *(batch * nbytes for batch in (1, 8, 32, 256)))
+        assert line.split() == [precision, *(f"{size / 1e6:.1f}" for size in megabytes)]
+
+
 def test_a_convolutional_classifier_of_caffe_becomes_a_package_with_labels(tmp_path: Path) -> None:
     (tmp_path / "net.prototxt").write_text(NETS["squeezenet1.1"][0](16))
     (tmp_path / "labels.txt").write_text("\n".join(f"class {number}" for number in range(1000)))

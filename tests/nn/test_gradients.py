@@ -29,6 +29,7 @@ from dnncore.nn.operators import (
     MatrixProduct,
     Ones,
     Pad,
+    PoolingWithIndices,
     Reduce,
     Reshape,
     RMSNorm,
@@ -211,6 +212,12 @@ def _pad(rng: Rng) -> Drawn:
     return Drawn(Pad(padding, 0.5), (shape,), lambda x: f.pad(x, flat, value=0.5))
 
 
+def _pooling_with_indices(rng: Rng) -> Drawn:
+    shape = (*_shape(rng, 2, 3)[:2], *map(int, rng.integers(3, 7, 2)))
+    operator = PoolingWithIndices("max", (3, 2), (1, 2), (1, 0), True)
+    return Drawn(operator, (shape,), lambda x: f.max_pool2d(x, (3, 2), (1, 2), (1, 0), ceil_mode=True), 2)
+
+
 def _activation(rng: Rng) -> Drawn:
     modes = {"gelu": f.gelu, "silu": f.silu, "hard_swish": f.hardswish, "tanh": torch.tanh}
     mode = str(rng.choice(list(modes)))
@@ -227,6 +234,7 @@ DRAWS: dict[str, Callable[[Rng], Drawn]] = {
     "layer_norm": _layer_norm,
     "matrix_product": _matrix_product,
     "pad": _pad,
+    "pooling_with_indices": _pooling_with_indices,
     "reduce_add": _reduce("add", lambda x, axes, keep: x.sum(axes, keep)),
     "reduce_avg": _reduce("avg", lambda x, axes, keep: x.mean(axes, keep)),
     "reduce_max": _reduce("max", lambda x, axes, keep: x.amax(axes, keep)),

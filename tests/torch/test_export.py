@@ -18,6 +18,8 @@ from dnncore.dtypes import DType
 from dnncore.errors import ModelImportError
 from dnncore.nn import Executor, Parameters, Role
 from dnncore.nn.model import Model
+from dnncore.nn.operators import BatchNormTraining
+from dnncore.nn.training import in_training
 from dnncore.testing import tolerance
 from dnncore.torch.export.model import Imported, import_exported, import_model
 from dnncore.torch.export.program import Exported, export
@@ -102,6 +104,13 @@ def test_layers_have_the_names_of_modules_and_constants_those_of_the_state() -> 
     assert graph.constant["conv1.weight"].role is Role.TRAINABLE
     np.testing.assert_array_equal(imported.model.weights["fc.bias"], state["fc.bias"])
     assert [str(value) for value in graph.inputs] == ["x: float32[N, 3, 7, 6]"]
+
+
+def test_a_net_that_is_trained_further_keeps_the_momentum_of_its_modules() -> None:
+    net = torch.nn.Sequential(torch.nn.BatchNorm2d(3, momentum=0.3), torch.nn.BatchNorm2d(3)).eval()
+    imported = import_exported(export(net, (torch.zeros(2, 3, 4, 4),)), "norms")
+    found = [node.operator for node in in_training(imported.model.graph).nodes]
+    assert found == [BatchNormTraining(1e-5, 0.3), BatchNormTraining(1e-5, 0.1)]
 
 
 def test_what_depends_on_no_input_is_computed_when_the_model_is_imported() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from dnncore.errors import PreprocessingError
 from dnncore.preprocessing import (
@@ -166,6 +169,25 @@ def test_caffe_cuts_the_mean_image_where_it_cuts_the_image() -> None:
     assert preprocessing == at_crop
     whole = from_caffe({}).from_bytes(CHINA.read_bytes())
     assert np.array_equal(preprocessing.from_bytes(CHINA.read_bytes()), (whole - mean)[:, 15:240, 15:240])
+
+
+@pytest.mark.parametrize(
+    "extents", [(256, 256), (227, 341), (53, 1000), (480, 640), (1, 7)], ids="{0[0]}x{0[1]}".format
+)
+def test_caffes_resize_is_opencvs_but_for_one_of_255(extents: tuple[int, int]) -> None:
+    """As convert_imageset squashes images: photographs, and noise, of which no neighbours are alike."""
+    rng, differing, size = np.random.default_rng(0), 0, 0
+    images = [np.asarray(Image.open(path).convert("RGB")) for path in PHOTOGRAPHS[:3]]
+    images += [rng.integers(0, 256, (*shape, 3), np.uint8) for shape in ((256, 256), (97, 31), (5, 600))]
+    for image in images:
+        stream = io.BytesIO()
+        Image.fromarray(image).save(stream, "PNG")
+        ours = from_caffe({}, resize=extents).from_bytes(stream.getvalue())
+        theirs = cv2.resize(image[:, :, ::-1], extents[::-1], interpolation=cv2.INTER_LINEAR).transpose(2, 0, 1)
+        difference = np.abs(ours - theirs)
+        assert difference.max() <= 1
+        differing, size = differing + int(np.count_nonzero(difference)), size + difference.size
+    assert differing <= size / 7  # OpenCV's weights have 11 bits
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError, Message
 
 from dnncore.errors import ModelImportError
+from dnncore.importers.files import read_bounded
 
 __all__ = ["Source", "read_binary", "read_text"]
 
@@ -70,8 +71,7 @@ def _data(source: Source, most: int) -> tuple[str, bytes]:
         size, data = len(source), source
     else:
         try:
-            with Path(source).open("rb") as file:
-                data = file.read(most + 1)
+            data = read_bounded(Path(source), most)
         except (OSError, ValueError) as error:
             raise ModelImportError(what, [f"cannot be read: {error}"]) from error
         size = len(data)

@@ -24,7 +24,9 @@ from dnncore.nn.operators import (
     GlobalPooling,
     Identity,
     Pad,
+    PlaneOffsets,
     Pooling,
+    PoolingWithIndices,
     Reshape,
     Scale,
     Slice,
@@ -52,7 +54,7 @@ _OF_ANY_DTYPE = (
     Where,
     Zeros,
 )
-_OF_INT8 = (*_OF_ANY_DTYPE, GlobalPooling, Pooling)
+_OF_INT8 = (*_OF_ANY_DTYPE, GlobalPooling, PlaneOffsets, Pooling, PoolingWithIndices)
 """What devices do with whole numbers and bool; everything else is of floating-point numbers."""
 
 

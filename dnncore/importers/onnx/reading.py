@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
 from dnncore.errors import BadParamError
+from dnncore.importers.files import read_bounded
 from dnncore.importers.onnx.limits import Limits
 
 __all__ = ["ONNX_DOMAINS", "Opened", "nodes_of", "open_model"]
@@ -48,8 +49,7 @@ def open_model(source: str | Path | bytes | ModelProto, limits: Limits) -> Opene
     try:
         if not path.is_file():
             raise BadParamError("there is no such file")
-        with path.open("rb") as file:
-            data = file.read(limits.file_bytes + 1)
+        data = read_bounded(path, limits.file_bytes)
     except OSError as error:
         raise BadParamError(f"cannot be read: {error}") from error
     return Opened(_parsed(data, limits), str(path), path.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import ml_dtypes
@@ -162,8 +163,9 @@ class TensorReader:
             if not path.is_file():
                 raise BadParamError(f"its data is in the file {location!r}, which is not beside the model")
             with path.open("rb") as file:
+                there = os.fstat(file.fileno()).st_size - offset
                 file.seek(offset)
-                data = file.read(nbytes)
+                data = file.read(nbytes) if there >= nbytes else b""  # which takes the room before it reads
         except OSError as error:
             raise BadParamError(f"its data is in the file {location!r}, which cannot be read: {error}") from error
         if len(data) != nbytes:

@@ -43,7 +43,7 @@ from dnncore.nn.operators.moments import (
 from dnncore.nn.operators.padding import Pad
 from dnncore.nn.operators.pointwise import Binary, Scale, Unary, Where
 from dnncore.nn.operators.pooled_convolution import PooledConvolution
-from dnncore.nn.operators.pooling import GlobalPooling, Pooling, PoolingBackward
+from dnncore.nn.operators.pooling import GlobalPooling, PlaneOffsets, Pooling, PoolingBackward, PoolingWithIndices
 from dnncore.nn.operators.quantization import (
     Dequantize,
     Quantize,
@@ -103,8 +103,10 @@ __all__ = [
     "MeanCrossEntropyBackward",
     "Ones",
     "Pad",
+    "PlaneOffsets",
     "PooledConvolution",
     "Pooling",
+    "PoolingWithIndices",
     "Quantize",
     "QuantizedConvolution",
     "QuantizedInnerProduct",
@@ -170,9 +172,11 @@ _CLASSES: tuple[type[Operator], ...] = (
     MeanCrossEntropyBackward,
     Ones,
     Pad,
+    PlaneOffsets,
     PooledConvolution,
     Pooling,
     PoolingBackward,
+    PoolingWithIndices,
     Quantize,
     QuantizedConvolution,
     QuantizedInnerProduct,

@@ -1,4 +1,4 @@
-"""Maximum and average pooling, over windows and over everything, and their gradients."""
+"""Maximum and average pooling, over windows and over everything, their gradients, and where maxima are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dnncore import ops
-from dnncore.descriptors import PoolingDescriptor
+from dnncore.descriptors import PoolingDescriptor, TensorDescriptor
+from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 from dnncore.handle import Handle
 from dnncore.nn.operator import BackwardStep, Operator, Spec
@@ -15,7 +16,7 @@ from dnncore.nn.operators.convolution import Extents, Padding
 from dnncore.nn.operators.gradients import blend_with
 from dnncore.tensor import Tensor
 
-__all__ = ["GlobalPooling", "Pooling", "PoolingBackward"]
+__all__ = ["GlobalPooling", "PlaneOffsets", "Pooling", "PoolingBackward", "PoolingWithIndices"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,76 @@ class Pooling(_Window):
         ops.pooling_forward(handle, 1.0, inputs[0], self.descriptor, 0.0, outputs[0])
 
     def gradient(self, step: BackwardStep) -> Sequence[str | None]:
-        backward = PoolingBackward(self.mode, self.window, self.stride, self.padding, self.ceil_mode)
-        return (step.add(backward, step.outputs[0], step.dy, step.x, step.partial()),)
+        return _gradient(self, step)
+
+
+@dataclass(frozen=True)
+class PoolingWithIndices(_Window):
+    """A maximum over x [N, C, *spatial] -> [N, C, *output], and where each is in its plane, int32: its place in row-major order.
+
+    Of equal maxima it is the first.
+    """
+
+    kind: ClassVar[str] = "pooling_with_indices"
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        y = inputs[0].with_shape(*self.descriptor.output_shape(inputs[0].shape))
+        return (y, Spec(DType.INT32, y.shape))
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        y, indices = outputs
+        ops.pooling_forward(handle, 1.0, inputs[0], self.descriptor, 0.0, y, indices)
+
+    def gradient(self, step: BackwardStep) -> Sequence[str | None]:
+        return _gradient(self, step)
+
+
+def _gradient(window: _Window, step: BackwardStep) -> Sequence[str | None]:
+    backward = PoolingBackward(window.mode, window.window, window.stride, window.padding, window.ceil_mode)
+    return (step.add(backward, step.outputs[0], step.dy, step.x, step.partial()),)
+
+
+@dataclass(frozen=True)
+class PlaneOffsets(Operator):
+    """Where the planes of a tensor [N, C, *spatial] begin, int32 [N, C, 1, ...]: a place in one and this are a place in all of it.
+
+    Args:
+        places: Elements of a plane. Those of the tensor that the operator reads do not matter, only how many planes it has.
+    """
+
+    kind: ClassVar[str] = "plane_offsets"
+
+    places: int
+
+    def infer(self, inputs: Sequence[Spec]) -> Sequence[Spec]:
+        (x,) = inputs
+        if len(x.shape) < 2:
+            raise BadParamError(f"{x} has no planes")
+        planes = x.shape[0] * x.shape[1]
+        if self.places < 0 or planes * self.places > 1 << 31:
+            raise BadParamError(f"{planes} planes of {self.places} places: an int32 can name 0 to {1 << 31}")
+        return (Spec(DType.INT32, (*x.shape[:2], *(1,) * (len(x.shape) - 2))),)
+
+    def lower(self, handle: Handle, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """0 and `places`, of which both are written; then as many again, moved by a multiple of the second, until all are there."""
+        (y,) = outputs
+        count = y.descriptor.size
+
+        def part(first: int, size: int) -> Tensor:
+            return y.view(TensorDescriptor.packed((size,), DType.INT32), first)
+
+        ops.set_tensor(handle, float(self.places), part(0, min(count, 2)))
+        ops.set_tensor(handle, 0.0, part(0, min(count, 1)))
+        known = 2
+        while known < count:
+            following = part(known, min(known, count - known))
+            ops.transform(handle, 1.0, part(0, following.descriptor.size), 0.0, following)
+            ops.add(handle, float(known), part(1, 1), 1.0, following)
+            known *= 2
+
+    @property
+    def writes_strided(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True)

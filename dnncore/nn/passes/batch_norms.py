@@ -28,7 +28,7 @@ def fold_batch_norms(model: Model) -> Model:
         if before is None:
             continue
         assert isinstance(node.operator, BatchNorm)
-        scale, shift, mean, variance = (weights[name].astype(np.float64) for name in node.reads[1:])
+        scale, shift, mean, variance = (weights[name].astype(np.float64) for name in node.reads[1:5])
         factor = scale / np.sqrt(variance + node.operator.epsilon)
         x, weight, bias = (*before.inputs, None)[:3]
         assert weight is not None

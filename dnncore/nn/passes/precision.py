@@ -23,7 +23,7 @@ from dnncore.nn.operators import (
 __all__ = ["in_precision"]
 
 _WIDE = {
-    BatchNorm: frozenset({1, 2, 3, 4}),
+    BatchNorm: frozenset({1, 2, 3, 4, 5}),
     Convolution: frozenset({2}),
     ImageNormalization: frozenset({1, 2}),
     InnerProduct: frozenset({2}),

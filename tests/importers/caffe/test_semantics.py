@@ -129,8 +129,8 @@ def test_batch_normalisation_and_the_scale_behind_it_are_one_node() -> None:
     model = import_caffe(text.encode(), caffemodel(blobs))
     (node,) = model.graph.nodes
     assert node.operator == BatchNorm(1e-5, 0.001)
-    assert node.inputs == ("data", "sc.scale", "sc.bias", "bn.mean", "bn.variance")
-    assert [model.graph.constant[name].role for name in node.reads[1:]] == [*[Role.TRAINABLE] * 2, *[Role.BUFFER] * 2]
+    assert node.inputs == ("data", "sc.scale", "sc.bias", "bn.mean", "bn.variance", "bn.count")
+    assert [model.graph.constant[name].role for name in node.reads[1:]] == [*[Role.TRAINABLE] * 2, *[Role.BUFFER] * 3]
     mean, variance, _ = blobs["bn"]
     scale, bias = blobs["sc"]
     normal = (X - mean[:, None, None] / 4) / np.sqrt(variance[:, None, None] / 4 + 1e-5)
@@ -146,7 +146,7 @@ def test_a_normalisation_with_global_statistics_keeps_them_while_it_is_trained()
     for phase in ("test", "train"):
         graph = in_training(import_caffe(text.encode(), phase=phase).graph)
         assert [node.operator.kind for node in graph.nodes] == ["batch_norm", "batch_norm_training"]
-        assert set(graph.updates) == {"running.mean", "running.variance"}
+        assert set(graph.updates) == {"running.mean", "running.variance", "running.count"}
 
 
 def test_a_normalisation_that_is_read_before_its_scale_stays_by_itself() -> None:

@@ -7,52 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from dnncore.errors import ModelImportError
+from tests.importers.fuzz.by_path import external, hdf5, solver
+from tests.importers.fuzz.seeds import Seed, Seeds
 
-__all__ = ["TARGETS", "Seed", "Seeds", "onnx_files"]
-
-_EVERY = 200
-"""Large files come up once in so many cases: they take a hundred times as long as small ones."""
-
-
-@dataclass(frozen=True)
-class Seed:
-    """A file that is imported as it stands. Immutable.
-
-    Args:
-        name: What it is.
-        data: Its bytes.
-        load: Imports bytes like these.
-    """
-
-    name: str
-    data: bytes
-    load: Callable[[bytes], object]
-
-
-@dataclass(frozen=True)
-class Seeds:
-    """Files of one kind. Immutable.
-
-    Args:
-        small: Of some hundred bytes to some kilobytes.
-        large: Nets that somebody uses.
-    """
-
-    small: Sequence[Seed]
-    large: Sequence[Seed]
-
-    def of(self, case: int) -> Seed:
-        """The file that a case damages."""
-        if self.large and case % _EVERY == 0:
-            return self.large[case // _EVERY % len(self.large)]
-        return self.small[case % len(self.small)]
+__all__ = ["TARGETS", "onnx_files"]
 
 
 def onnx_files() -> list[bytes]:
@@ -163,5 +127,12 @@ def _faults() -> Seeds:
     return Seeds([Seed(one.__name__, b"file", one) for one in (_abort, _swell, _fail, _spin)], ())
 
 
-TARGETS: dict[str, Callable[[], Seeds]] = {"onnx": _onnx, "caffe": _caffe, "faults": _faults}
+TARGETS: dict[str, Callable[[], Seeds]] = {
+    "onnx": _onnx,
+    "external": external,
+    "caffe": _caffe,
+    "hdf5": hdf5,
+    "solver": solver,
+    "faults": _faults,
+}
 """Files by kind; made when they are asked for."""

@@ -30,6 +30,14 @@ def test_crashes_hangs_memory_and_other_errors_are_found() -> None:
     }
 
 
+@pytest.mark.parametrize("target", ["external", "hdf5", "solver"])
+def test_so_are_those_that_lie_in_files_of_their_own(target: str) -> None:
+    report = fuzz(target, 300)
+    assert not report.failures, report
+    assert min(report.outcomes["imported"], report.outcomes["refused"]) > 30
+    assert report.peak_bytes < 1 << 30
+
+
 @pytest.mark.parametrize("target", ["onnx", "caffe"])
 def test_the_files_that_are_damaged_are_whole(target: str) -> None:
     small = TARGETS[target]().small

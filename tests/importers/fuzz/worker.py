@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dnncore.errors import ModelImportError
 from tests.importers.fuzz.mutations import mutated
-from tests.importers.fuzz.targets import TARGETS, Seeds
+from tests.importers.fuzz.seeds import Seeds
+from tests.importers.fuzz.targets import TARGETS
 
 __all__ = ["MAX_BYTES", "damaged"]
 
@@ -31,9 +31,10 @@ def damaged(seeds: Seeds, seed: int, case: int) -> bytes:
 
 def _outcome(seeds: Seeds, case: int, data: bytes) -> str:
     """What an importer makes of a file: "imported", "refused", or an error that it should not raise."""
+    seed = seeds.of(case)
     try:
-        seeds.of(case).load(data)
-    except ModelImportError as error:
+        seed.load(data)
+    except seed.refusal as error:
         return "out of memory" if _is_out_of_memory(error) else "refused"
     except MemoryError:
         return "out of memory"

@@ -25,9 +25,9 @@ from dnncore.importers.onnx.values import Known
 from dnncore.nn import Executor, Parameters
 
 _SETTINGS: Mapping[str, tuple[int, ...]] = {
-    "CastLike": (1,), "Dropout": (1, 2), "Pad": (2,), "Resize": (1, 2, 3), "TopK": (1,), "Upsample": (1,)
+    "CastLike": (1,), "Dropout": (1, 2), "Pad": (2,), "Range": (0, 1, 2), "Resize": (1, 2, 3), "TopK": (1,), "Upsample": (1,)
 }  # fmt: skip
-"""Operands that are settings: exporters write constants there, the cases of onnx inputs."""
+"""Operands that are settings, and what these are made of: exporters write constants there, the cases of onnx inputs."""
 
 
 class DnncoreRep(BackendRep):
@@ -67,12 +67,14 @@ def run(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray,
 
 def imports_of(model: ModelProto, feeds: Mapping[str, np.ndarray]) -> tuple[Imports, dict[str, np.ndarray]]:
     """A model whose settings, and what no device has a dtype for, are constants; and the other feeds."""
-    settings = {
-        name
-        for node in model.graph.node
-        for index, name in enumerate(node.input)
-        if index in _SETTINGS.get(node.op_type, ()) or _is_folded(model, node)
-    }
+    settings: set[str] = set()
+    for node in reversed(model.graph.node):
+        made = node.op_type != "Shape" and settings.intersection(node.output)  # of other settings
+        settings |= {
+            name
+            for index, name in enumerate(node.input)
+            if made or index in _SETTINGS.get(node.op_type, ()) or _is_folded(model, node)
+        }
     given = {
         name: np.asarray(array)
         for name, array in feeds.items()

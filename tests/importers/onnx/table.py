@@ -1,4 +1,4 @@
-"""The table of docs/onnx.md: by operator, how many cases of onnx.backend.test pass, and why the others are refused.
+"""The table of docs/onnx.md: by operator, how many cases of onnx.backend.test pass, and why the others do not.
 
 ``python -m tests.importers.onnx.table`` writes it; a test says when it is out of date.
 """
@@ -55,7 +55,7 @@ def _lines() -> list[str]:
         f"Of the {len(CASES)} cases whose operators are all in the table, {passed} pass: {by_kind}. Of the {must.total()} node "
         f"cases with nothing but the {len(_MUST)} operators that networks of convolutions consist of, {must[True]} pass.",
         "",
-        "| operator | read up to its version of opset | pass on a device | pass, folded | refused |",
+        "| operator | read up to its version of opset | pass on a device | pass, folded | do not pass |",
         "| --- | --- | --- | --- | --- |",
     ]
     for kind in sorted(DECLARED):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,16 @@ import torch
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from dnncore import Handle
+from dnncore.errors import ModelImportError
 from dnncore.importers.onnx import import_onnx
-from dnncore.importers.onnx.limits import Budget
+from dnncore.importers.onnx.importing import import_nodes
+from dnncore.importers.onnx.limits import Budget, Limits
+from dnncore.importers.onnx.reading import Opened
 from dnncore.importers.onnx.tensors import DTYPES, TensorReader
+from dnncore.importers.onnx.values import Known
 from dnncore.nn.graph import BATCH
+from dnncore.nn.operators import BatchNormTraining
+from dnncore.nn.training import in_training
 from tests.importers.onnx.nets import close, model_of, onnxruntime_run, run
 from tests.importers.onnx.traps import TRAPS, Trap
 
@@ -116,6 +123,61 @@ def test_a_batch_normalised_by_its_own_statistics_goes_into_the_running_ones(han
     variance = (variance - 0.75 * old) * (sample - 1) / sample + 0.75 * old
     expected = {"y": y.numpy(), "m": mean.numpy(), "v": variance.numpy()}
     close(run(handle, import_onnx(proto), {"x": x}, 4), expected, 1e-5)
+
+
+def test_statistics_of_a_net_that_is_trained_keep_as_much_as_the_file_says(draw: Draw) -> None:
+    """In ONNX momentum is what is kept, 0.9 where nothing is said; that of an operator is what is taken."""
+    constants = {name: np.abs(draw(3)) + 0.5 for name in ("scale", "bias", "mean", "variance")}
+    cases: tuple[tuple[dict[str, Any], float], ...] = (({}, 0.1), ({"momentum": 0.99}, 0.01))
+    for said, taken in cases:
+        made = node("BatchNormalization", ["x", *constants], ["y"], **said)
+        (found,) = in_training(import_onnx(model_of([made], {"x": ("N", 3, 2)}, constants)).graph).nodes
+        assert found.operator == BatchNormTraining(1e-5, taken)
+
+
+@pytest.mark.parametrize(
+    ("spatial", "settings"),
+    [
+        ((5, 7), {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1], "storage_order": 1}),
+        ((6, 4), {"kernel_shape": [2, 3], "pads": [1, 1, 0, 1], "ceil_mode": 1}),
+        ((9,), {"kernel_shape": [3], "strides": [2]}),
+        ((3, 4, 5), {"kernel_shape": [2, 2, 2]}),
+    ],
+    ids=["columns", "rows", "1d", "3d"],
+)
+def test_maxima_are_named_by_their_places_in_all_of_the_tensor(
+    handle: Handle, spatial: tuple[int, ...], settings: dict[str, Any]
+) -> None:
+    """Of as many images as there are. Equal ones are drawn, of which the first counts."""
+    made = node("MaxPool", ["x"], ["y", "places"], **settings)
+    for channels, batch in ((1, 1), (2, 1), (3, 5)):
+        proto = model_of([made], {"x": ("N", channels, *spatial)}, {}, outputs=("y", "places"), opset=12)
+        proto.graph.output[1].type.tensor_type.elem_type = TensorProto.INT64
+        x = np.random.default_rng(0).integers(0, 9, (batch, channels, *spatial)).astype(np.float32)
+        found, expected = run(handle, import_onnx(proto), {"x": x}, batch), onnxruntime_run(proto, {"x": x})
+        np.testing.assert_array_equal(found["y"], expected["y"])
+        np.testing.assert_array_equal(found["places"], expected["places"])
+
+
+def test_places_that_an_int32_does_not_have_are_refused() -> None:
+    made = node("MaxPool", ["x"], ["y", "places"], kernel_shape=[2, 2])
+    with pytest.raises(ModelImportError, match="planes of 1073741824 places: an int32 can name 0 to 2147483648"):
+        import_onnx(model_of([made], {"x": ("N", 1, 1 << 15, 1 << 15)}, {}, outputs=("y", "places")))
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+def test_the_largest_of_whole_numbers_that_are_constant(largest: int) -> None:
+    x = np.random.default_rng(1).integers(-4, 4, (3, 9, 2))
+    nodes = [node("TopK", ["x", "k"], ["values", "places"], axis=1, largest=largest), node("Add", ["i", "i"], ["y"])]
+    proto = model_of(nodes, {"i": ("N", 1)}, {"x": x, "k": _i(5)}, outputs=("values", "places", "y"), opset=24)
+    for output in proto.graph.output[:2]:
+        output.type.tensor_type.elem_type = TensorProto.INT64
+    found = import_nodes(Opened(proto, "case", None), {}, {}, Limits()).outputs
+    expected = onnxruntime_run(proto, {"i": np.zeros((1, 1), np.float32)})
+    for name in ("values", "places"):
+        known = found[name]
+        assert isinstance(known, Known)
+        np.testing.assert_array_equal(known.fixed, expected[name])
 
 
 def test_several_inputs_and_outputs_some_of_which_are_others_or_constant(handle: Handle, draw: Draw) -> None:

@@ -21,7 +21,10 @@ _LEAST_EPSILON = 1e-5
 
 
 def _batch_norm(site: Site) -> None:
-    """(x - mean) / sqrt(variance + eps); a blob beside the sums says how many images they are of."""
+    """(x - mean) / sqrt(variance + eps); a blob beside the sums says of how many batches they are, older ones counting less.
+
+    NVIDIA's layer with scale and bias has means instead of sums, and 1 in that blob, however long it has been trained.
+    """
     param = site.layer.batch_norm_param
     site.takes(1)
     if param.HasField("use_global_stats") and not param.use_global_stats and site.net.phase == "test":
@@ -32,6 +35,7 @@ def _batch_norm(site: Site) -> None:
     role = Role.FIXED if param.use_global_stats else Role.BUFFER
     mean = site.derived("mean", channels, Zeros(), role, lambda blobs: _over(blobs, places[0]))
     variance = site.derived("variance", channels, Filled(1.0), role, lambda blobs: _over(blobs, places[1]))
+    counts: tuple[str, ...] = ()
     if param.scale_bias or param.HasField("scale_filler") or param.HasField("bias_filler"):
         filler = param.scale_filler if param.HasField("scale_filler") else FillerParameter(value=1.0)
         scale = site.parameter("scale", channels, filler)
@@ -41,8 +45,10 @@ def _batch_norm(site: Site) -> None:
         scale = site.net.constant(f"{site.layer.name}.scale", channels, Filled(1.0), Role.FIXED)
         bias = site.net.constant(f"{site.layer.name}.bias", channels, Zeros(), Role.FIXED)
         epsilon = decimal(param.eps)
+        if role is Role.BUFFER:
+            counts = (site.derived("count", (1,), Zeros(), role, lambda blobs: blobs[places[2]]),)
     momentum = round(1 - decimal(param.moving_average_fraction), 9)
-    site.top(BatchNorm(epsilon, momentum), site.x, scale, bias, mean, variance)
+    site.top(BatchNorm(epsilon, momentum), site.x, scale, bias, mean, variance, *counts)
 
 
 def _over(blobs: Sequence[np.ndarray], place: int) -> np.ndarray:

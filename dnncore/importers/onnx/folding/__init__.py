@@ -5,10 +5,10 @@ What is here need not exist on any device. Shape, Size and Constant are not: the
 
 from collections.abc import Mapping
 
-from dnncore.importers.onnx.folding import arithmetic, casting, parts, shape
+from dnncore.importers.onnx.folding import arithmetic, casting, parts, ranking, shape
 from dnncore.importers.onnx.folding.fold import Fold, Folding
 
 __all__ = ["FOLDS", "Folding"]
 
-FOLDS: Mapping[str, Fold] = {**arithmetic.FOLDS, **casting.FOLDS, **parts.FOLDS, **shape.FOLDS}
+FOLDS: Mapping[str, Fold] = {**arithmetic.FOLDS, **casting.FOLDS, **parts.FOLDS, **ranking.FOLDS, **shape.FOLDS}
 """By operator."""

@@ -60,8 +60,13 @@ def _cast(call: Call) -> Sequence[Imported]:
 
 
 def _cast_like(call: Call) -> Sequence[Imported]:
-    like = call.operand(1)
-    return _as(call, like.few.dtype if isinstance(like, Known) else like.few.dtype.numpy)
+    x, like = call.operand(0), call.operand(1)
+    dtype = like.few.dtype if isinstance(like, Known) else like.few.dtype.numpy
+    if isinstance(x, Known) and x.is_fixed:  # of the other one nothing but its dtype matters
+        call.claim(x.few.shape, dtype.itemsize)
+        found = x.fixed.astype(dtype)
+        return (Known(call.outputs[0], found, found),)
+    return _as(call, dtype)
 
 
 RULES: Mapping[str, Rule] = {"Cast": _cast, "CastLike": _cast_like}

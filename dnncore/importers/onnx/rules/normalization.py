@@ -25,7 +25,12 @@ def _batch_norm(call: Call) -> Sequence[Imported]:
     call.only_first_output("giving statistics")
     x, scale, bias = call.tensor(0), call.tensor(1, Role.TRAINABLE), call.tensor(2, Role.TRAINABLE)
     mean, variance = call.tensor(3, Role.BUFFER), call.tensor(4, Role.BUFFER)
-    return (call.emit(BatchNorm(epsilon), x, scale, bias, mean, variance),)
+    return (call.emit(BatchNorm(epsilon, _weight_of_a_batch(momentum)), x, scale, bias, mean, variance),)
+
+
+def _weight_of_a_batch(momentum: float) -> float:
+    """What is not kept of the running statistics; to seven digits, which is what a float32 near 1 has."""
+    return round(1 - momentum, 7)
 
 
 def _batch_norm_of_batch(call: Call, momentum: float, epsilon: float) -> Sequence[Imported]:

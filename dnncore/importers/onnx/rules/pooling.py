@@ -14,7 +14,17 @@ from dnncore.importers.onnx.rules.casting import as_dtype
 from dnncore.importers.onnx.rules.rule import Rule
 from dnncore.importers.onnx.rules.window import Window, read_window
 from dnncore.importers.onnx.values import Computed, Imported
-from dnncore.nn.operators import Binary, Cast, Convolution, GlobalPooling, Pad, Pooling, Slice
+from dnncore.nn.operators import (
+    Binary,
+    Cast,
+    Convolution,
+    GlobalPooling,
+    Pad,
+    PlaneOffsets,
+    Pooling,
+    PoolingWithIndices,
+    Slice,
+)
 
 __all__ = ["RULES"]
 
@@ -28,17 +38,40 @@ def _window(call: Call, x: Computed) -> tuple[Window, bool]:
 
 
 def _max_pool(call: Call) -> Sequence[Imported]:
-    call.only_first_output("giving the indices of the maxima")
     given = call.tensor(0)
     # Poolings are of floating-point numbers, and all of 8 bits are among those of 32.
     x = given if given.few.dtype is not DType.UINT8 else as_dtype(call, given, DType.FLOAT32)
     window, ceil_mode = _window(call, x)
-    call.attributes.integer("storage_order", 0)  # of the indices
-    if set(window.dilations) != {1}:
+    by_columns = bool(call.attributes.integer("storage_order", 0))
+    settings = ("max", window.kernel, window.strides, window.pads, ceil_mode)
+    indices: tuple[Computed, ...] = ()
+    if call.wants(1):
+        if set(window.dilations) != {1}:
+            raise NotSupportedError("giving the indices of the maxima of a dilated window is not supported")
+        y, places = call.emit_all(PoolingWithIndices(*settings), x)
+        indices = (_in_all(call, x, _by_columns(call, x, places) if by_columns else places),)
+    elif set(window.dilations) != {1}:
         y = _dilated_maximum(call, x, window, ceil_mode)
     else:
-        y = call.emit(Pooling("max", window.kernel, window.strides, window.pads, ceil_mode), x)
-    return (y if x is given else call.emit(Cast(given.few.dtype.value), y),)
+        y = call.emit(Pooling(*settings), x)
+    return (y if x is given else call.emit(Cast(given.few.dtype.value), y), *indices)
+
+
+def _by_columns(call: Call, x: Computed, places: Computed) -> Computed:
+    """Places in planes counted along columns, from those along rows."""
+    if x.ndim != 4:
+        raise NotSupportedError(f"storage_order 1 of the maxima of {x}, which has not two spatial dimensions")
+    height, width = x.extent(2), x.extent(3)
+    columns = call.scalar(places, width, "columns")
+    column = call.emit(Binary("mod"), places, columns)
+    row = call.emit(Binary("div"), call.emit(Binary("sub"), places, column), columns)
+    return call.emit(Binary("add", float(height)), column, row)
+
+
+def _in_all(call: Call, x: Computed, places: Computed) -> Computed:
+    """Places in all of x, from those in planes."""
+    plane = math.prod(x.extent(axis) for axis in range(2, x.ndim))
+    return call.emit(Binary("add"), places, call.emit(PlaneOffsets(plane), x))
 
 
 def _average_pool(call: Call) -> Sequence[Imported]:

@@ -32,7 +32,7 @@ def _batch_norm(
     channels = fixed(x.shape[1], "the number of channels")
     scale = weight or call.constant("scale", np.ones(channels, np.float32))
     offset = bias or call.constant("bias", np.zeros(channels, np.float32))
-    return call.add(BatchNorm(eps), x, scale, offset, running_mean, running_var), None, None
+    return call.add(BatchNorm(eps, momentum), x, scale, offset, running_mean, running_var), None, None
 
 
 def _layer_norm(
