@@ -77,7 +77,7 @@ class Outcome:
 
 
 ServiceTime = Callable[[ModelKey, int], int]
-"""Nanoseconds that a batch takes, by model and rows; called once a batch."""
+"""Nanoseconds that a batch takes, by model and rows; called once per batch."""
 
 
 @dataclass(frozen=True, slots=True)

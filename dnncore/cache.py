@@ -1,4 +1,4 @@
-"""Where what is made once a machine is kept: compiled kernels, and what batches of a served net took."""
+"""Where to keep what is made once per machine: compiled kernels, and what batches of a served net took."""
 
 from __future__ import annotations
 

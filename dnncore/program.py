@@ -220,9 +220,8 @@ class CapturedProgram:
         """Enqueue it: one launch.
 
         Args:
-            stream: Where, one of the handle's device (`handle.device.create_stream()`), which the caller orders after what wrote
-            the
-                inputs; None for the handle's own. Two captures that share no memory run side by side on two streams.
+            stream: Where: one of the handle's device (`handle.device.create_stream()`), which the caller orders after what wrote
+                the inputs; None for the handle's own. Two captures that share no memory run side by side on two streams.
         """
         self._open().launch(self._handle.stream if stream is None else stream)
 

@@ -87,7 +87,7 @@ class Geometry:
         side_by_side = self.kept[1][-1] == 1 and self.kept[0][-1] >= _SHORT
         if self.length <= _SHORT or side_by_side:
             return None
-        return f"{self.length} elements an output are more than {_SHORT} and do not lie side by side"
+        return f"{self.length} elements per output are more than {_SHORT} and do not lie side by side"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reductions whose elements, or whose outputs, lie side by side in memory: vectors of neighbours a load."""
+"""Reductions whose elements, or whose outputs, lie side by side in memory: a load takes a vector of neighbours."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BLOCKS_ABREAST = 4
 """That a multiprocessor runs at a time: a thread has 64 registers at most."""
 
 _KINDS = ("sums", "squares", "products", "extrema", "places")
-"""Of operators; `dnncore::Kind`."""
+"""Kinds of operators; `dnncore::Kind`."""
 
 _ROUNDS_WHOLE = 6
 """Of loads that a thread makes before parts are worth another launch."""

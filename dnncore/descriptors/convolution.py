@@ -41,9 +41,9 @@ class ConvolutionDescriptor(HashedOnce):
     """How a filter moves over an input. Immutable.
 
     Args:
-        padding: Zeros before and after, a pair a spatial dimension.
-        stride: Steps, one a spatial dimension.
-        dilation: Distance between the filter's taps, one a spatial dimension; 1 is dense.
+        padding: Zeros before and after, a pair per spatial dimension.
+        stride: Steps, one per spatial dimension.
+        dilation: Distance between the filter's taps, one per spatial dimension; 1 is dense.
         groups: G; C and K are cut into G parts that do not see each other.
         mode: Cross-correlation (what nets mean by convolution) or true convolution.
         math: Whether operands of float32 may be rounded to tf32 before they are multiplied.

@@ -27,9 +27,9 @@ class PoolingDescriptor(HashedOnce):
 
     Args:
         mode: Maximum or one of the two averages.
-        window: Extents of the window, one a spatial dimension.
-        padding: Places before and after, a pair a spatial dimension; a maximum never sees them.
-        stride: Steps, one a spatial dimension.
+        window: Extents of the window, one per spatial dimension.
+        padding: Places before and after, a pair per spatial dimension; a maximum never sees them.
+        stride: Steps, one per spatial dimension.
         ceil_mode: Round the output extent up, unless the last window would start in the padding behind the input.
         propagate_nan: Whether NaN is the maximum of every window it is in; else it counts as minus infinity.
 

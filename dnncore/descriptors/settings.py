@@ -120,5 +120,5 @@ def _spread(value: Any, spatial_ndim: int, what: str) -> tuple[Any, ...]:
     except TypeError as error:
         raise BadParamError(f"{what} {value!r} must be an integer or a sequence") from error
     if len(values) != spatial_ndim:
-        raise BadParamError(f"{what} {value} must be one number or {spatial_ndim}, one a spatial dimension")
+        raise BadParamError(f"{what} {value} must be one number or {spatial_ndim}, one per spatial dimension")
     return values

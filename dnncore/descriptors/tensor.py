@@ -39,7 +39,7 @@ class TensorDescriptor(HashedOnce):
         dtype: Element type.
         shape: Extents, [N, C, *spatial] for the operations that have channels; an extent may be 0. () is a single element, which
             `dnncore.functional` takes and makes; operations on descriptors want it as [1].
-        strides: Elements from one index to the next, one a dimension, none negative. 0 broadcasts (inputs only).
+        strides: Elements from one index to the next, one per dimension, none negative. 0 broadcasts (inputs only).
 
     Attributes:
         size: Number of elements.

@@ -82,7 +82,7 @@ def dilated_windows(extent: int, count: int, taps: int, stride: int, before: int
 
 
 def _runs(windows: Windows) -> list[_Run]:
-    """What one launch each does."""
+    """The runs, each of which is one launch."""
     each, period = windows.each, windows.period
     runs: list[list[int]] = []
     for residue in range(period):

@@ -93,7 +93,7 @@ class Schedule:
 
     @property
     def scratch_bytes(self) -> int:
-        """Scratch memory that the node takes which takes most."""
+        """Scratch memory of the node that takes most."""
         return max(one.scratch_bytes for one in self.computations)
 
     @property

@@ -309,7 +309,7 @@ def _is_plain_sequential(module: nn.Module) -> bool:
 
 
 def _layers_in_a_row(path: _Path, sequential: nn.Module) -> list[tuple[_Path, _Relu]] | None:
-    """What a `Sequential` holds at a path; None where that are not layers alone, with ReLUs behind those that take one."""
+    """What a `Sequential` holds at a path; None unless it holds nothing but layers, with ReLUs behind those that take one."""
     layers: list[tuple[_Path, _Relu]] = []
     takes_relu = False
     for name, child in sequential._modules.items():

@@ -194,4 +194,4 @@ class Completion(NamedTuple):
 
 
 CompletionSink = Callable[[Sequence[Completion]], None]
-"""Called once a batch, from the thread that completed it; must not block and must not raise."""
+"""Called once per batch, from the thread that completed it; must not block and must not raise."""

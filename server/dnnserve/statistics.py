@@ -1,6 +1,6 @@
 """What each model has done since the server started, counted as Triton counts: for ModelStatistics and the nv_* metrics.
 
-Durations of a batch are added once a request: divided by the request count they give what a request saw. Rows are counted in
+Durations of a batch are added once per request: divided by the request count they give what a request saw. Rows are counted in
 `inference_count`, batches in `execution_count`.
 """
 

@@ -36,7 +36,7 @@ SHAPES = (
     ("no-outputs", (0, 1), (0, 3), F32, "NCHW", 1.0, 0.0),
 )
 
-# In parts: enough elements an output that a team's smallest part is filled more than once.
+# In parts: enough elements per output that a team's smallest part is filled more than once.
 LONG = (
     ("parts-of-columns", (1, 40), (131, 40), F32, "NCHW"),
     ("parts-of-a-row", (1,), (33001,), F32, "NCHW"),

@@ -100,7 +100,7 @@ def jobs_of(cases: Sequence[Case], count: int, *seed: int) -> list[tuple[Case, i
 
 
 def stress(device_count: int, thread_count: int, job_count: int) -> Report:
-    """Run it all: `thread_count` threads a device, each with several handles that it closes and opens again."""
+    """Run it all: `thread_count` threads per device, each with several handles that it closes and opens again."""
     cases = chosen()
     report = Report(device_count, thread_count, len(cases))
     started = time.monotonic()

@@ -27,7 +27,7 @@ PACK_BYTES = 16
 
 _WARP = 32
 _PACKS_PER_THREAD = 4
-"""That a thread has under way at once; kStatisticsPacks in forward.cuh."""
+"""Packs that a thread has under way at once; kStatisticsPacks in forward.cuh."""
 
 _KEPT_PACKS = 8
 """Of its group that a thread can keep in registers; kKeptPacks in forward_aligned.cuh, kKeptPairs in backward_aligned.cuh."""

@@ -204,7 +204,7 @@ def find_compiler() -> Compiler | None:
 
 
 def compiler_at(nvcc: str) -> Compiler:
-    """The compiler at a path; it is asked for its version once a process."""
+    """The compiler at a path; it is asked for its version once per process."""
     return Compiler(Path(nvcc), _version(nvcc, Path(nvcc).stat().st_mtime_ns))
 
 

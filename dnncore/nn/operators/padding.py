@@ -21,7 +21,7 @@ class Pad(Operator):
     """x with a number around it.
 
     Args:
-        padding: Places before and after, a pair a dimension.
+        padding: Places before and after, a pair per dimension.
         value: What is there.
     """
 

@@ -26,7 +26,7 @@ class _Window(Operator):
     Args:
         mode: "max", "average_include_padding" or "average_exclude_padding".
         window: Extents; as many as x has spatial dimensions.
-        stride: One number, or one a spatial dimension; None lets the windows touch.
+        stride: One number, or one per spatial dimension; None lets the windows touch.
         padding: Places on both sides, likewise; or pairs.
         ceil_mode: Round the output's extents up.
     """

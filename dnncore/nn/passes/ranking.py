@@ -14,7 +14,7 @@ def rank_classes(model: Model, count: int) -> Model:
     """Let a net of one output also give the largest elements of each row of it, in order, and their indices.
 
     Args:
-        model: Its only output is floating-point [N, K], or [N, K, ...] with K elements an image.
+        model: Its only output is floating-point [N, K], or [N, K, ...] with K elements per image.
         count: How many are wanted; all where there are fewer.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Layer normalisation over the last dimensions, and with a mean of 0 for granted (RMS normalisation).
+"""Layer normalisation over the last dimensions; RMS normalisation takes the mean to be 0.
 
 Scale and bias are [1, ..., 1, *x.shape[axis:]], statistics [*x.shape[:axis], 1, ..., 1], both with as many dimensions as x.
 Statistics are in its compute type (float32, float64 for float64), each of scale, bias and their gradients in that or in the dtype

@@ -72,7 +72,7 @@ class NormalizationGradients(OptionalOperands):
     )
 
     def check_blend(self) -> None:
-        """Read the factors, and refuse old gradients but where a gradient is given and parameter_beta is not 0."""
+        """Read the factors, and refuse old gradients unless a gradient is given and parameter_beta is not 0."""
         settle(
             self,
             parameter_alpha=number(self.parameter_alpha, "parameter_alpha"),

@@ -43,7 +43,7 @@ def solve(problem: Problem, inputs: list[np.ndarray]) -> tuple[Answer, ...]:
 
 @singledispatch
 def answers(problem: Any, *inputs: Tensor) -> Terms | list[Terms]:
-    """The answer of a kind of problem, or a list of one an output; inputs are float64, labels and indices int64."""
+    """The answer of a kind of problem, or a list of one per output; inputs are float64, labels and indices int64."""
     raise NotImplementedError(type(problem))
 
 

@@ -21,7 +21,7 @@ class Window(NamedTuple):
         kernel: Extents.
         strides: Steps.
         dilations: Distances between taps.
-        pads: Places before and after, a pair a dimension.
+        pads: Places before and after, a pair per dimension.
     """
 
     kernel: tuple[int, ...]
