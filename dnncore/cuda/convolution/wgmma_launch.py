@@ -70,10 +70,10 @@ _LEAST_TURN = 0.2
 LEAST_ROW_BYTES = 104
 """A shorter row of a stage, or of a pixel that is read or stored, takes as long as one of so many bytes."""
 
-# Of clusters, fitted to the layers of ResNet-50, GoogLeNet and MobileNetV2 at batch 1 on an H200: clocks of a launch, of a step, of
-# one block on every multiprocessor, and of exchanging sums with so many blocks. And how many blocks per multiprocessor there are at most:
-# with more of clusters than these, no room is left for the next kernel's. All are of 16 bits: a step of other dtypes has as many
-# bytes, and by the units' rates takes as long.
+# Of clusters, fitted to the layers of ResNet-50, GoogLeNet and MobileNetV2 at batch 1 on an H200: clocks of a launch, of a step,
+# of one block on every multiprocessor, and of exchanging sums with so many blocks. And how many blocks per multiprocessor there
+# are at most: with more of clusters than these, no room is left for the next kernel's. All are of 16 bits: a step of other dtypes
+# has as many bytes, and by the units' rates takes as long.
 _CLUSTER_CLOCKS, _CLUSTER_STEP_CLOCKS, _CLUSTER_WAVE_CLOCKS = 2470, 380, 2200
 _EXCHANGE_CLOCKS = {1: 0, 2: 1070, 4: 1410, 8: 1750}
 _MOST_BLOCKS_ALONE, _MOST_BLOCKS = 2.0, 1.6
