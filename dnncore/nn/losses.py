@@ -25,7 +25,17 @@ from dnncore.nn.operators import (
     Zeros,
 )
 
-__all__ = ["Add", "EuclideanLoss", "HingeLoss", "Loss", "Over", "SigmoidLoss", "SoftmaxLoss"]
+__all__ = [
+    "Add",
+    "ContrastiveLoss",
+    "EuclideanLoss",
+    "HingeLoss",
+    "LogLoss",
+    "Loss",
+    "Over",
+    "SigmoidLoss",
+    "SoftmaxLoss",
+]
 
 Add = Callable[..., str]
 """Adds a node of an operator and names of values; gives the name of its output."""
@@ -106,12 +116,24 @@ class HingeLoss(Loss):
     squared: bool = False
 
     def nodes(self, add: Add, x: str, labels: str, dtype: str) -> str:
-        # softmax(0) - onehot(label) is above 0 but where the class is the image's own.
-        zeros = add(Zeros(), x)
-        own = add(Cast(dtype), add(Binary("less_equal"), add(CrossEntropyBackward(), zeros, labels), zeros))
+        own = _own(add, x, labels, dtype)
         signed = add(Binary("sub", 1.0, 2.0), x, add(Binary("mul"), own, x))
         margins = add(Activation("relu"), add(Binary("add"), add(Ones(), x), signed))
         return add(Reduce("add", (1,), keep=False), add(Unary("square"), margins) if self.squared else margins)
+
+
+@dataclass(frozen=True)
+class LogLoss(Loss):
+    """-log of the image's own of probabilities x, of which one below 1e-20 counts as that."""
+
+    def nodes(self, add: Add, x: str, labels: str, dtype: str) -> str:
+        own = add(Reduce("add", (1,), keep=False), add(Binary("mul"), _own(add, x, labels, dtype), x))
+        least = add(Scale(_LEAST_PROBABILITY), add(Ones(), own))
+        return add(Scale(-1.0), add(Unary("log"), add(Binary("max"), own, least)))
+
+
+_LEAST_PROBABILITY = 1e-20
+"""Caffe's."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +173,32 @@ class EuclideanLoss(_Compared):
 
 
 @dataclass(frozen=True)
+class ContrastiveLoss(_Compared):
+    """Half of the squared distance from the target where the label is not 0, so that both are to be alike; else half of the square
+    of what the distance lacks to a margin.
+
+    Args:
+        margin: Distance from which on two that differ have no loss.
+        of_squares: Whether it is the squared distance that is to be as large as the margin, and what it lacks that counts.
+    """
+
+    margin: float = 1.0
+    of_squares: bool = False
+
+    def nodes(self, add: Add, x: str, labels: str, dtype: str) -> str:
+        difference = add(Binary("sub"), *self._rows(add, x, labels, dtype))
+        distance = add(Reduce("norm2", (1,), keep=False), difference)
+        squared = add(Reduce("add", (1,), keep=False), add(Unary("square"), difference))
+        alike = add(Cast(dtype), add(Binary("not_equal"), labels, add(Zeros(), labels)))
+        ones = add(Ones(), alike)
+        lacking = add(Binary("sub", self.margin), ones, squared if self.of_squares else distance)
+        lacking = add(Activation("relu"), lacking)
+        apart = lacking if self.of_squares else add(Unary("square"), lacking)
+        parts = add(Binary("mul"), alike, squared), add(Binary("mul"), add(Binary("sub"), ones, alike), apart)
+        return add(Binary("add", 0.5, 0.5), *parts)
+
+
+@dataclass(frozen=True)
 class SigmoidLoss(_Compared):
     """The sum of the cross-entropies of sigmoid(x) and a target between 0 and 1.
 
@@ -167,6 +215,12 @@ class SigmoidLoss(_Compared):
             return add(Reduce("avg", (1,), keep=False), each)
         losses = add(Reduce("add", (1,), keep=False), each)
         return losses if self.over == "images" else add(Binary("mul"), losses, _images(add, labels, dtype))
+
+
+def _own(add: Add, x: str, labels: str, dtype: str) -> str:
+    """1 where a class is the image's own, else 0, in the shape of x: where softmax(0) - onehot(label) is not above 0."""
+    zeros = add(Zeros(), x)
+    return add(Cast(dtype), add(Binary("less_equal"), add(CrossEntropyBackward(), zeros, labels), zeros))
 
 
 def _images(add: Add, labels: str, dtype: str) -> str:

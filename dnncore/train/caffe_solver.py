@@ -44,6 +44,14 @@ _IN_EPOCHS = {"stepsize": "schedule.step_epochs", "stepvalue": "schedule.milesto
 _KINDS = {("ImageData", ""): "list", ("HDF5Data", ""): "hdf5", ("Data", "LMDB"): "lmdb"}
 """Sources of images that dnntrain reads too: by a layer's type and its database's."""
 
+_ARRAYS = "data.kind=arrays data.path=FOLDER, of data.npy and label.npy"
+
+_UNREAD = {
+    "DummyData": f"its fillers make no images that a net could be tested on and served with: give some, {_ARRAYS}",
+    "MemoryData": f"a program gives the images: {_ARRAYS}, as numpy.save writes them",
+}
+"""What is to be given for layers that name no source."""
+
 
 def solver_table(path: Path, overridden: Collection[str] = ()) -> dict[str, object]:
     """The tables of a configuration that a solver describes.
@@ -232,7 +240,9 @@ class _Reading:
                 tables["data"]["root"] = layer.root
         else:
             what = f"{layer.backend or 'source'} {layer.source!r}"
-            problem = f"{what} is none that dnntrain reads: give data.kind=folder data.path=FOLDER"
+            problem = _UNREAD.get(
+                layer.type, f"{what} is none that dnntrain reads: give data.kind=folder data.path=FOLDER"
+            )
             self._refuse(f"{where}{problem}", "data.kind", "data.path")
 
     def _held_out(self, layer: DataLayer, held_out: DataLayer, tables: _Table) -> None:

@@ -84,16 +84,17 @@ class DataConfig:
 
     Args:
         kind: "digits" (scikit-learn's 1,797 handwritten digits), "folder" (PATH/class/*.png, *.jpg, *.webp, ...), "list" (a text
-            file, "image.png 3" in each line: Caffe's ImageData), "hdf5" (a text file that names HDF5 files: Caffe's HDF5Data) or
-            "lmdb" (a database with Caffe's Datum: Data).
+            file, "image.png 3" in each line: Caffe's ImageData), "hdf5" (a text file that names HDF5 files: Caffe's HDF5Data),
+            "arrays" (a folder with data.npy and label.npy: MemoryData) or "lmdb" (a database with Caffe's Datum: Data).
         path: The folder or the file; of no use for "digits". A relative path counts from the working directory.
         root: What is put before the paths in a list, as Caffe's root_folder.
-        classes: A text file with the classes' names, a line each; without one they are numbers. For "list", "hdf5" and "lmdb".
+        classes: A text file with the classes' names, a line each; without one they are numbers. For "list", "hdf5", "arrays"
+            and "lmdb".
         holdout: Fraction of every class that is never trained on.
         held_out: Another folder or file of that kind, whose images are held out, and no others.
     """
 
-    kind: Literal["digits", "folder", "list", "hdf5", "lmdb"] = "digits"
+    kind: Literal["digits", "folder", "list", "hdf5", "arrays", "lmdb"] = "digits"
     path: str = ""
     root: str = ""
     classes: str = ""
@@ -103,12 +104,15 @@ class DataConfig:
     def __post_init__(self) -> None:
         _require(0 < self.holdout < 1, "data.holdout", self.holdout, "greater than 0 and less than 1")
         of_files = self.kind != "digits"
-        what = "a folder" if self.kind in ("folder", "lmdb") else "a file"
+        what = "a folder" if self.kind in ("folder", "arrays", "lmdb") else "a file"
         _require(not of_files or self.path != "", "data.path", repr(self.path), f"{what} when data.kind is {self.kind}")
         _require(self.root == "" or self.kind == "list", "data.root", repr(self.root), "empty but for lists")
-        numbered = self.kind in ("list", "hdf5", "lmdb")
+        numbered = self.kind in ("list", "hdf5", "arrays", "lmdb")
         _require(
-            self.classes == "" or numbered, "data.classes", repr(self.classes), "empty but for lists, HDF5 and LMDB"
+            self.classes == "" or numbered,
+            "data.classes",
+            repr(self.classes),
+            "empty but for lists, HDF5, arrays and LMDB",
         )
         _require(self.held_out == "" or of_files, "data.held_out", repr(self.held_out), "empty for digits")
 

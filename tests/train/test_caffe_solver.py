@@ -18,6 +18,7 @@ from dnncore.preprocessing import Preprocessing, from_caffe
 from dnncore.train.__main__ import main
 from dnncore.train.caffe_solver import solver_table
 from dnncore.train.config import DataConfig, OptimizerConfig, load_config
+from dnncore.train.data.arrays import ArrayImages
 from dnncore.train.data.hdf5 import HDF5Images
 from dnncore.train.data.image_list import ImageList
 from dnncore.train.recipe import Recipe
@@ -376,3 +377,76 @@ def test_arrays_of_hdf5_are_images_if_they_are_pixels(tmp_path: Path) -> None:
     (tmp_path / "b.h5").write_bytes(b"\x89HDF\r\n\x1a\nnothing")
     with pytest.raises(ConfigError, match=r"b.h5.*is no HDF5 file, or damaged"):
         HDF5Images(listed, (3, 4, 4))
+
+
+def _in_memory(caffe: Path, settings: str = "") -> str:
+    """The net with its images in memory, [1, 8, 8], and these as arrays; returns the settings of a run that say where."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(30) % 3
+    images = np.clip(rng.integers(0, 60, (30, 1, 8, 8)) + 90 * labels[:, None, None, None], 0, 255)
+    (caffe / "arrays").mkdir()
+    np.save(caffe / "arrays" / "data.npy", images.astype(np.float32))
+    np.save(caffe / "arrays" / "label.npy", labels)
+    memory = f"memory_data_param {{ batch_size: 6 channels: 1 height: 8 width: 8 }} {settings}"
+    net = f'layer {{ name: "m" type: "MemoryData" top: "data" top: "label" {memory} }}\n'
+    net += layer("InnerProduct", "fc", "data", 'inner_product_param { num_output: 3 weight_filler { type: "xavier" } }')
+    (caffe / "train_val.prototxt").write_text(net + layer("SoftmaxWithLoss", "loss", "fc label"))
+    return "arrays"
+
+
+def test_what_is_in_memory_is_given_as_arrays(caffe: Path) -> None:
+    _in_memory(caffe, "transform_param { scale: 0.0078125 mean_value: 127.5 }")
+    with pytest.raises(ConfigError, match=r"'m' \(MemoryData\): a program gives the images: data.kind=arrays"):
+        load_config(caffe / "solver.prototxt")
+    given = ["data.kind=arrays", "data.path=arrays", "data.held_out=arrays"]
+    config = load_config(caffe / "solver.prototxt", given)
+    assert config.training.batch == 6
+    recipe = Recipe.of(config)
+    assert recipe.preprocessing.input_shape == (1, 8, 8)
+    images = np.load(caffe / "arrays" / "data.npy")
+    batch = next(recipe.loader.batches(0, 0))
+    np.testing.assert_array_equal(batch.images, (images[recipe.loader.order(0)[:6]] - 127.5) / 128)
+    assert main(["solver.prototxt", *given]) == 0
+    evaluation = json.loads((caffe / "snap/stripes/evaluation.json").read_text())
+    assert evaluation["num_images"] == 30
+    assert evaluation["top1"] > 0.6
+
+
+def test_what_is_in_memory_is_taken_as_it_is_where_nothing_is_said(caffe: Path) -> None:
+    _in_memory(caffe)
+    recipe = Recipe.of(load_config(caffe / "solver.prototxt", ["data.kind=arrays", "data.path=arrays"]))
+    assert recipe.preprocessing == from_caffe({}, resize=(8, 8), channels=1)
+
+
+def test_images_that_fillers_make_are_refused_with_what_to_give(caffe: Path) -> None:
+    _in_memory(caffe)
+    net = (caffe / "train_val.prototxt").read_text()
+    shapes = "shape { dim: 4 dim: 1 dim: 8 dim: 8 } shape { dim: 4 }"
+    dummy = net.replace('"MemoryData"', '"DummyData"').replace(
+        "memory_data_param", f"dummy_data_param {{ {shapes} }} memory_data_param"
+    )
+    (caffe / "train_val.prototxt").write_text(dummy)
+    with pytest.raises(ConfigError, match=r"'m' \(DummyData\): its fillers make no images .* data.kind=arrays"):
+        load_config(caffe / "solver.prototxt", ["training.batch=4", "preprocessing.height=8"])
+
+
+def test_arrays_that_are_no_images_with_labels_are_refused(tmp_path: Path) -> None:
+    whole, label = np.zeros((4, 1, 2, 2), np.uint8), np.array([0, 1, 1, 0])
+    wrong = [
+        (whole, label[:3], "4 images and 3 labels"),
+        (whole, label - 1, "labels that are no whole numbers"),
+        (whole[:, :, 1:], label, r"images \[1, 1, 2\], preprocessing gives"),
+        (whole.astype(object), label, "data.npy: cannot be read"),
+        (whole.astype("S1"), label, r"holds \|S1"),
+    ]
+    for data, labels, message in wrong:
+        np.save(tmp_path / "data.npy", data)
+        np.save(tmp_path / "label.npy", labels)
+        with pytest.raises(ConfigError, match=message):
+            ArrayImages(tmp_path, (1, 2, 2))
+    np.save(tmp_path / "data.npy", whole + 0.5)
+    with pytest.raises(PreprocessingError, match=r"data.npy: among the images \[2, 0\] are values that are no whole"):
+        ArrayImages(tmp_path, (1, 2, 2)).read(np.array([2, 0]))
+    (tmp_path / "label.npy").unlink()
+    with pytest.raises(ConfigError, match=r"label.npy: cannot be read"):
+        ArrayImages(tmp_path, (1, 2, 2))

@@ -83,9 +83,8 @@ def import_trainable(
 ) -> tuple[Trainable, dict[str, np.ndarray]]:
     """Import a classifier to train it: its layers in phase "train", with lr_mult and decay_mult of their parameters.
 
-    Each loss is a head, with its loss_weight: SoftmaxWithLoss, HingeLoss, SigmoidCrossEntropyLoss and EuclideanLoss. Of those of
-    classes the one with the largest, of equals the last, is what the net is for. A file without losses has its output as the only
-    head.
+    Each loss is a head, with its loss_weight: all of Caffe's but InfogainLoss. Of those of classes the one with the largest, of
+    equals the last, is what the net is for. A file without losses has its output as the only head.
 
     Args:
         prototxt, caffemodel, level, stages, allow_missing: As of `import_caffe`.

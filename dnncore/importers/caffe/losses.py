@@ -10,8 +10,8 @@ from dnncore.importers.caffe.dnncore_caffe_pb2 import HingeLossParameter, LayerP
 from dnncore.importers.caffe.layers import SINKS
 from dnncore.importers.caffe.net import Net, UnknownInputError, decimal
 from dnncore.nn.heads import Head
-from dnncore.nn.losses import EuclideanLoss, HingeLoss, Loss, Over, SigmoidLoss, SoftmaxLoss
-from dnncore.nn.operators import Concat, Reshape, Zeros
+from dnncore.nn.losses import ContrastiveLoss, EuclideanLoss, HingeLoss, LogLoss, Loss, Over, SigmoidLoss, SoftmaxLoss
+from dnncore.nn.operators import Concat, Reshape, Softmax, Zeros
 
 __all__ = ["heads_of"]
 
@@ -75,8 +75,8 @@ def _head(net: Net, layer: LayerParameter, value: str, weight: float) -> tuple[s
     if layer.type not in _LOSSES:
         names = f"{', '.join(sorted(_LOSSES))} are some"
         raise BadParamError(f"no loss that nets are trained with; {names}, and loss_weight: 0 leaves this one out")
-    if len(layer.bottom) != 2:
-        raise BadParamError(f"has {len(layer.bottom)} bottoms; it takes 2")
+    if len(layer.bottom) != (wanted := 3 if layer.type == "ContrastiveLoss" else 2):
+        raise BadParamError(f"has {len(layer.bottom)} bottoms; it takes {wanted}")
     if weight < 0:
         raise BadParamError(f"loss_weight {weight} is less than 0")
     return _LOSSES[layer.type](net, layer, value)
@@ -88,7 +88,7 @@ def _is_labels(net: Net, blob: str) -> bool:
 
 
 def _needs_labels(net: Net, layer: LayerParameter) -> None:
-    if not _is_labels(net, layer.bottom[1]):
+    if not _is_labels(net, layer.bottom[-1]):
         raise BadParamError("must read logits, and labels that a data layer gives")
 
 
@@ -119,6 +119,21 @@ def _over(param: LossParameter, default: int) -> Over:
 def _hinge(net: Net, layer: LayerParameter, value: str) -> tuple[str, Loss]:
     _needs_labels(net, layer)
     return value, HingeLoss(layer.hinge_loss_param.norm == HingeLossParameter.L2)
+
+
+def _multinomial(net: Net, layer: LayerParameter, value: str) -> tuple[str, Loss]:
+    """Of probabilities that a softmax gives the cross-entropy of its logits, which is the same number without overflow."""
+    _needs_labels(net, layer)
+    made = next((node for node in net.nodes if value in node.outputs), None)
+    if made is not None and made.operator == Softmax():
+        return made.reads[0], SoftmaxLoss()
+    return value, LogLoss()
+
+
+def _contrastive(net: Net, layer: LayerParameter, value: str) -> tuple[str, Loss]:
+    _needs_labels(net, layer)
+    param = layer.contrastive_loss_param
+    return value, ContrastiveLoss(_target(net, layer, value), decimal(param.margin), param.legacy_version)
 
 
 def _sigmoid(net: Net, layer: LayerParameter, value: str) -> tuple[str, Loss]:
@@ -169,8 +184,10 @@ def _target(net: Net, layer: LayerParameter, value: str) -> str:
 
 
 _LOSSES: dict[str, Callable[[Net, LayerParameter, str], tuple[str, Loss]]] = {
+    "ContrastiveLoss": _contrastive,
     "EuclideanLoss": _euclidean,
     "HingeLoss": _hinge,
+    "MultinomialLogisticLoss": _multinomial,
     "SigmoidCrossEntropyLoss": _sigmoid,
     "SoftmaxWithLoss": _softmax,
 }

@@ -40,7 +40,7 @@ class DataLayer:
         batch: Images an iteration; 0 where it says none.
         mirror: Whether images are mirrored at random.
         crop_size: Extent of the crop; 0 for none.
-        transforms: Whether it says what is done to images.
+        transforms: Whether it says what is done to images; what is in memory is taken as it is.
     """
 
     name: str
@@ -85,7 +85,7 @@ def data_layer(prototxt: Path, phase: str) -> DataLayer | None:
             return DataLayer(
                 *(layer.name, layer.type, getattr(param, "source", ""), backend, getattr(param, "root_folder", "")),
                 *(getattr(param, "batch_size", 0), transform.mirror, transform.crop_size),
-                layer.HasField("transform_param"),
+                layer.HasField("transform_param") or layer.type == "MemoryData",
             )
     return None
 

@@ -28,7 +28,7 @@ class Transformation:
         mean_file: Path of the mean image as the file says it, for `read_mean`; "" for none. It is not opened.
         force_color: Whether images are in color, whatever was stored.
         force_gray: Whether they are in gray.
-        resize: (rows, columns) that images are brought to before; None where the layer leaves them as they were stored.
+        resize: (rows, columns) that images are brought to, or have, before; None where the layer leaves them as they were stored.
     """
 
     scale: float = 1.0
@@ -57,14 +57,16 @@ def read_transformation(prototxt: Source, *, phase: str = "test") -> Transformat
     if problems:
         raise ModelImportError(name_of(prototxt), problems)
     for layer in state.kept(layers):
-        if layer.HasField("transform_param"):
+        if layer.HasField("transform_param") or layer.type == "MemoryData":
             found = layer.transform_param
             if found.mean_file and found.mean_value:
                 raise ModelImportError(name_of(prototxt), [f"layer {layer.name!r} has both mean_file and mean_value"])
             means = tuple(map(decimal, found.mean_value))
-            image = layer.image_data_param
+            image, memory = layer.image_data_param, layer.memory_data_param
             size = (image.new_height, image.new_width) if image.new_height and image.new_width else None
             gray = found.force_gray or not image.is_color
+            if layer.type == "MemoryData":  # which is as large as the layer says, and as it is where that says no more
+                size, gray = (memory.height, memory.width), gray or memory.channels == 1
             return Transformation(
                 *(decimal(found.scale), found.mirror, found.crop_size, means, found.mean_file),
                 *(found.force_color, gray, size),

@@ -1,4 +1,4 @@
-"""Images with labels: where they come from (digits, folder, list, HDF5, LMDB), which are held out, in which order they come."""
+"""Labelled images: where they are from (digits, folder, list, HDF5, arrays, LMDB), which are held out, in which order they come."""
 
 from dnncore.train.data.dataset import Dataset, Subset
 from dnncore.train.data.lmdb_images import stored_shape

@@ -8,7 +8,7 @@ import numpy as np
 
 from dnncore.errors import ConfigError
 
-__all__ = ["Dataset", "Subset"]
+__all__ = ["Dataset", "Subset", "as_pixels", "names_of_labels", "whole_labels"]
 
 
 class Dataset(Protocol):
@@ -79,3 +79,18 @@ def names_of_labels(labels: np.ndarray, class_names: tuple[str, ...] | None, sou
     if largest >= len(names):
         raise ConfigError(f"{source} has the label {largest}, data.classes {len(names)} names")
     return names
+
+
+def whole_labels(values: np.ndarray) -> np.ndarray | None:
+    """Labels that a file has in any dtype, as int32 [N]; None where they are no whole numbers from 0 on."""
+    values = np.asarray(values).reshape(-1)
+    with np.errstate(invalid="ignore"):  # NaN is none
+        found: np.ndarray = np.clip(values, 0, 1 << 20).astype(np.int32)
+    return found if np.array_equal(found, values) else None
+
+
+def as_pixels(values: np.ndarray) -> np.ndarray | None:
+    """Elements that a file has in any dtype, as uint8; None where they are no whole numbers from 0 to 255."""
+    with np.errstate(invalid="ignore"):
+        pixels = values.astype(np.uint8)
+    return pixels if np.array_equal(pixels, values) else None

@@ -9,7 +9,7 @@ import numpy as np
 
 from dnncore.errors import BackendUnavailableError, ConfigError, ModelImportError, PreprocessingError
 from dnncore.importers.hdf5 import array_at, opened
-from dnncore.train.data.dataset import names_of_labels
+from dnncore.train.data.dataset import as_pixels, names_of_labels, whole_labels
 
 __all__ = ["HDF5Images"]
 
@@ -74,8 +74,8 @@ class HDF5Images:
                 if data is None:
                     raise PreprocessingError(f"{file}: has no images any more")
                 values = np.asarray(data[index - self._starts[place]])
-            pixels = values.astype(np.uint8)
-            if not np.array_equal(pixels, values):
+            pixels = as_pixels(values)
+            if pixels is None:
                 raise PreprocessingError(
                     f"{file}: image {index - self._starts[place]} has values that are no whole numbers from 0 to 255"
                 )
@@ -93,8 +93,7 @@ def _labels(file: Path, input_shape: tuple[int, ...]) -> np.ndarray:
             raise ModelImportError(str(file), [problem])
         if label.size != data.shape[0]:
             raise ModelImportError(str(file), [f"has {data.shape[0]} images and {label.size} labels"])
-        values = np.asarray(label[()]).reshape(-1)
-        found: np.ndarray = np.clip(values, 0, 1 << 20).astype(np.int32)
-        if not np.array_equal(found, values):
+        found = whole_labels(label[()])
+        if found is None:
             raise ModelImportError(str(file), ["has labels that are no whole numbers from 0 on"])
         return found

@@ -7,6 +7,7 @@ from pathlib import Path
 from dnncore.errors import ConfigError
 from dnncore.preprocessing import Preprocessing
 from dnncore.train.config import DataConfig
+from dnncore.train.data.arrays import ArrayImages
 from dnncore.train.data.dataset import Dataset
 from dnncore.train.data.digits import Digits
 from dnncore.train.data.folder import Folder
@@ -63,6 +64,8 @@ def open_dataset(config: DataConfig, preprocessing: Preprocessing, path: str | N
             return ImageList(Path(path), config.root, preprocessing, _class_names(config))
         case "hdf5":
             return HDF5Images(Path(path), preprocessing.input_shape, _class_names(config))
+        case "arrays":
+            return ArrayImages(Path(path), preprocessing.input_shape, _class_names(config))
         case "lmdb":
             return LmdbImages(Path(path), preprocessing, _class_names(config))
 

@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 
 from dnncore import Handle
+from dnncore.dtypes import DType
 from dnncore.importers.caffe import import_caffe, import_trainable
 from dnncore.nn import Executor, Graph, Package, Parameters
 from dnncore.nn.graph import Role
 from dnncore.nn.model import Model
+from dnncore.nn.passes import for_inference
 from dnncore.nn.training import in_training
 from dnncore.train.checkpoint import Checkpoint, TrainingState
-from tests.importers.caffe.files import assert_close, caffemodel, data, layer, run
+from tests.importers.caffe.files import assert_close, caffemodel, data, layer, random_blobs, run
 
 CHANNELS = 3
 FRACTION = 0.75
@@ -127,6 +129,18 @@ def test_the_count_changes_nothing_of_a_net_that_is_run() -> None:
     without = model.graph.rewritten([replace(node, inputs=node.inputs[:5])])
     weights = {name: model.weights[name] for name in without.constant}
     assert_close(run(model, batch)["bn"], run(Model(without, weights), batch)["bn"], 0)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16], ids=lambda dtype: dtype.value)
+def test_nor_of_one_that_is_served(dtype: DType) -> None:
+    """Folded into the convolution before it, or by itself; the count stays in float32, as the statistics do."""
+    text = TEXT + layer("Convolution", "conv", "bn", "convolution_param { num_output: 4 kernel_size: 3 }")
+    text += layer("BatchNorm", "folded", "conv")
+    (batch,) = _batches(1)
+    model = import_caffe(text.encode(), caffemodel(random_blobs(text)))
+    served = for_inference(model, dtype)
+    assert [node.operator.kind for node in served.graph.nodes].count("batch_norm") == 1
+    assert_close(run(served, batch)["folded"], run(model, batch)["folded"], 1e-5 if dtype is DType.FLOAT32 else 1e-2)
 
 
 @pytest.mark.parametrize(

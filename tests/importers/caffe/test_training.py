@@ -175,6 +175,17 @@ def _sigmoid(settings: str) -> str:
     return _loss("loss", "x") + sigmoid
 
 
+def _contrastive(settings: str) -> str:
+    return layer("ContrastiveLoss", "more", "x data label", f"loss_weight: 0.5 contrastive_loss_param {{ {settings} }}")
+
+
+def _contrasted(a: torch.Tensor, b: torch.Tensor, labels: torch.Tensor, margin: float, *, legacy: bool) -> torch.Tensor:
+    """Caffe's formula: label 0 says that a pair is dissimilar, any other that it is similar."""
+    squared = (a - b).square().sum(1)
+    apart = (margin - squared).clamp(min=0) if legacy else (margin - squared.sqrt()).clamp(min=0).square()
+    return torch.where(labels != 0, squared, apart).sum() / (2 * len(a))
+
+
 MINIMISED = (
     Minimised("valid", _softmax("ignore_label: 1"), lambda x, c, _, __: f.cross_entropy(x, c, ignore_index=1)),
     Minimised(
@@ -223,6 +234,31 @@ MINIMISED = (
         ),
     ),
     Minimised(
+        "logarithms of a softmax",
+        layer("Softmax", "p", "x") + _loss("loss", "p", "", "MultinomialLogisticLoss"),
+        lambda x, c, _, __: f.nll_loss(x.softmax(1).log(), c),
+    ),
+    Minimised(
+        "logarithms of other probabilities",
+        layer("Sigmoid", "p", "x") + _loss("loss", "p", "", "MultinomialLogisticLoss"),
+        lambda x, c, _, __: -x.sigmoid().gather(1, c[:, None]).log().mean(),
+    ),
+    Minimised(
+        "pairs that are alike or not",
+        _loss("loss", "x") + _contrastive("margin: 4"),
+        lambda x, c, t, _: f.cross_entropy(x, c) + 0.5 * _contrasted(x, t, c, 4, legacy=False),
+    ),
+    Minimised(
+        "pairs that are apart enough",
+        _loss("loss", "x") + _contrastive("margin: 1"),
+        lambda x, c, t, _: f.cross_entropy(x, c) + 0.5 * _contrasted(x, t, c, 1, legacy=False),
+    ),
+    Minimised(
+        "pairs in old files",
+        _loss("loss", "x") + _contrastive("margin: 5 legacy_version: true"),
+        lambda x, c, t, _: f.cross_entropy(x, c) + 0.5 * _contrasted(x, t, c, 5, legacy=True),
+    ),
+    Minimised(
         "sigmoids, their mean",
         _sigmoid("normalization: FULL"),
         lambda x, c, t, _: f.cross_entropy(x, c) + 0.5 * f.binary_cross_entropy_with_logits(x, t),
@@ -252,6 +288,26 @@ def test_what_is_minimised_is_what_caffe_minimises(handle: Handle, case: Minimis
 def test_a_batch_in_which_nothing_counts_has_a_loss_of_0(handle: Handle) -> None:
     net, _ = import_trainable((_IMAGES + _softmax("ignore_label: 1")).encode())
     _compare(handle, net, lambda x, _, __, ___: 0 * x.sum(), np.ones(4, np.int32))
+
+
+def test_probabilities_of_a_softmax_are_trained_by_its_logits_which_are_what_is_served() -> None:
+    text = _IMAGES + layer("Softmax", "p", "x") + _loss("loss", "p", "", "MultinomialLogisticLoss")
+    net, _ = import_trainable(text.encode())
+    assert net.heads == (Head("x"),)
+    assert net.served.outputs == ("x",)
+
+
+def test_a_pair_that_is_the_same_and_should_not_be_has_no_gradient() -> None:
+    """Nor has it in Caffe: no direction is better than another one. NaN would be the other answer."""
+    text = _IMAGES + _classes("y", "data") + _loss("loss", "x") + layer("ContrastiveLoss", "pair", "x y label")
+    net, _ = import_trainable(text.encode())
+    training = for_training(net)
+    weights = {one.name: np.zeros(one.shape, np.float32) for one in net.graph.constants}
+    graph = training.graph.rewritten(training.graph.nodes, outputs=("loss", *training.gradients.values()))
+    found = run(Model(graph, weights), np.ones((2, 3), np.float32), np.array([0, 1], np.int32))
+    np.testing.assert_allclose(found["loss"], [np.log(3) + 0.5, np.log(3)], rtol=1e-6)
+    for name in ("y.weight", "y.bias"):
+        np.testing.assert_array_equal(found[training.gradients[name]], 0)
 
 
 def test_a_sigmoid_of_one_logit_tells_two_classes_apart(handle: Handle) -> None:
