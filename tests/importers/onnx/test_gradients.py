@@ -41,7 +41,7 @@ NOT_COMPARED = frozenset(
         "Less",
         "LessOrEqual",
     }
-    | {"Not", "Or", "Shape", "Size", "Xor"}
+    | {"Not", "Or", "Range", "Shape", "Size", "Xor"}
     | {"Cast", "CastLike"}
 )
 """Operators of whole numbers, bool and shapes; and casts, whose cases have numbers that are not finite, or of 16 bits."""
