@@ -430,6 +430,7 @@ def test_as_many_threads_are_resident_as_there_are_registers_for(kind: tuple[str
             for (what, extent, stride), resident in rolling_gradients._RESIDENT_OF_MAXIMA.items()
         ),
         (rolling_planes, RollingPlanes(), "rolling_planes", rolling_planes._RESIDENT),
+        (rolling_planes, RollingPlanes(), "vector_planes", rolling_planes._RESIDENT),
     ],
     ids=str,
 )
