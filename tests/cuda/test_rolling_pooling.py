@@ -423,14 +423,15 @@ def test_as_many_threads_are_resident_as_there_are_registers_for(kind: tuple[str
 @pytest.mark.parametrize(
     ("module", "algorithm", "named", "resident"),
     [
-        (rolling_gradients, RollingGradients(), "(indices|average)_.*_vectors_", rolling_gradients._RESIDENT),
+        (rolling_gradients, RollingGradients(), "(indices|average)_[a-z0-9]*_vectors_", rolling_gradients._RESIDENT),
         (rolling_gradients, RollingGradients(), "(indices|average)_.*_planes_", rolling_gradients._RESIDENT_OF_PLANES),
+        (rolling_gradients, RollingGradients(), "_plane_vectors_", rolling_gradients._RESIDENT_OF_PLANE_VECTORS),
         *(
             (rolling_gradients, RollingGradients(), f"max_.*_{what}_{extent}x{extent}_stride_{stride}$", resident)
             for (what, extent, stride), resident in rolling_gradients._RESIDENT_OF_MAXIMA.items()
         ),
         (rolling_planes, RollingPlanes(), "rolling_planes", rolling_planes._RESIDENT),
-        (rolling_planes, RollingPlanes(), "vector_planes", rolling_planes._RESIDENT),
+        (rolling_planes, RollingPlanes(), "vector_planes", rolling_planes._RESIDENT_BY_VECTORS),
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""Pooling of planes whose strips are vectors of x: `pooling_vector_planes.cuh`."""
+"""Planes whose strips are whole vectors, of x (`pooling_vector_planes.cuh`) and of dx (`pooling_rolling_gradients.cuh`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from dnncore import DType, Handle
 from dnncore.backend import Offer
 from dnncore.cuda.calls import Place, WhereAligned
-from dnncore.cuda.pooling import rolling_planes
+from dnncore.cuda.pooling import rolling_gradients, rolling_planes
 from dnncore.cuda.pooling.rolling_planes import RollingPlanes
 from dnncore.descriptors import PoolingMode
 from dnncore.figures import H200
 from dnncore.problems import PoolingForwardProblem
 from tests.cases import Case
 from tests.conftest import CUDA_DEVICES
-from tests.cuda.test_rolling_pooling import INF, NAN, STEPS, problem_of
+from tests.cuda.test_rolling_pooling import INF, NAN, STEPS, gradient_of, problem_of
 from tests.ops.harness import GUARD, check
 
 WINDOWS = [(2, 0, False), (3, 1, False), (3, 0, True)]
@@ -55,8 +55,10 @@ def vector_problem(
 @pytest.fixture
 def walker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
     """A handle whose walks are STEPS rows long."""
-    monkeypatch.setattr(rolling_planes, "_RESIDENT", 0)
+    monkeypatch.setattr(rolling_planes, "_RESIDENT_BY_VECTORS", 0)
     monkeypatch.setattr(rolling_planes, "_MOST_ROWS", STEPS)
+    monkeypatch.setattr(rolling_gradients, "_RESIDENT_OF_PLANE_VECTORS", 0)
+    monkeypatch.setattr(rolling_gradients, "_MOST_STEPS", STEPS)
     with Handle(CUDA_DEVICES[0]) as opened:
         yield opened
 
@@ -116,6 +118,27 @@ def test_the_first_maximum_among_equals_nan_and_infinities(
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("mode", PoolingMode, ids=lambda mode: mode.value)
+@pytest.mark.parametrize(("window", "padding", "ceil_mode"), WINDOWS)
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_gradients_by_vectors_agree_with_the_float64_answer(
+    walker: Handle, window: int, padding: int, ceil_mode: bool, mode: PoolingMode, dtype: str, beta: float
+) -> None:
+    """Of maxima from their indices."""
+    problem = gradient_of(vector_problem(window, padding, ceil_mode, mode=mode, dtype=dtype))
+    assert rolling_gradients._in_vectors(problem)
+    walks = rolling_gradients._walks(problem, walker.device.figures, of_planes=True)
+    assert walks.walks > 1
+    check(walker, Case("rolling", problem, alpha=1.5 if beta else 1.0, beta=beta), "rolling")
+
+
+@pytest.mark.cuda
+def test_a_gradient_that_starts_at_an_odd_element_is_as_good(walker: Handle) -> None:
+    check(walker, Case("rolling", gradient_of(vector_problem(3, 1, False)), alpha=1.0), "rolling", GUARD + 1)
+
+
+@pytest.mark.cuda
 def test_a_tensor_that_starts_at_an_odd_element_is_as_good(walker: Handle) -> None:
     check(walker, Case("rolling_planes", vector_problem(3, 1, False), alpha=1.0), "rolling_planes", GUARD + 1)
 
@@ -135,4 +158,6 @@ def test_where_an_address_is_not_aligned_it_is_planar_pooling() -> None:
     [(14, 3, 1, False), (16, 3, 0, False), (16, 3, 1, True), (16, 3, 2, False), (16, 2, 1, False)],
 )
 def test_other_strips_are_read_one_place_at_a_time(columns: int, window: int, padding: int, ceil_mode: bool) -> None:
-    assert not rolling_planes._in_vectors(vector_problem(window, padding, ceil_mode, columns=columns))
+    problem = vector_problem(window, padding, ceil_mode, columns=columns)
+    assert not rolling_planes._in_vectors(problem)
+    assert not rolling_gradients._in_vectors(gradient_of(problem))

@@ -49,8 +49,9 @@ _VECTOR_WINDOWS = ((2, 0), (3, 0), (3, 1))
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
-_RESIDENT = 1024
-"""Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]."""
+_RESIDENT, _RESIDENT_BY_VECTORS = 1024, 896
+"""Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]; the
+latter of strips that are vectors."""
 
 _MOST_ROWS = 14
 """Of a walk where not all threads have a place at once. Each walk loads up to two rows that the one above it has loaded, too."""
@@ -148,7 +149,7 @@ def _walks(problem: PoolingProblem, figures: DeviceFigures) -> Walks:
         columns=_strip(problem),
         at_once=1,
         most=_MOST_ROWS,
-        resident=figures.multiprocessors * _RESIDENT,
+        resident=figures.multiprocessors * (_RESIDENT_BY_VECTORS if _in_vectors(problem) else _RESIDENT),
     )
 
 
