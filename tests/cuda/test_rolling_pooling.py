@@ -405,3 +405,41 @@ def test_steps_that_32_bits_do_not_hold_are_refused() -> None:
         found = algorithm.offer(each, H200)
         assert isinstance(found, str)
         assert "2147483648 bytes apart; at most 2147483647" in found
+<<<<<<< HEAD
+=======
+
+
+@pytest.mark.parametrize("kind", rolling._RESIDENT, ids=str)
+def test_as_many_threads_are_resident_as_there_are_registers_for(kind: tuple[str, int]) -> None:
+    kernels, (mode, stride) = Baseline.read("sm_90a", FOLDER).kernels, kind
+    registers = max(kernels[rolling._unit(mode, stride, dtype).entry]["registers"] for dtype in rolling._DTYPES)
+    of_a_warp = 32 * (-(-registers // 8) * 8)  # they are given out eight at a time
+    blocks = 65536 // (of_a_warp * (rolling._THREADS // 32))
+    assert rolling._RESIDENT[kind] == blocks * rolling._THREADS
+
+
+@pytest.mark.parametrize(
+    ("module", "algorithm", "named", "resident"),
+    [
+        (rolling_gradients, RollingGradients(), "(indices|average)_[a-z0-9]*_vectors_", rolling_gradients._RESIDENT),
+        (rolling_gradients, RollingGradients(), "(indices|average)_.*_planes_", rolling_gradients._RESIDENT_OF_PLANES),
+        (rolling_gradients, RollingGradients(), "_plane_vectors_", rolling_gradients._RESIDENT_OF_PLANE_VECTORS),
+        *(
+            (rolling_gradients, RollingGradients(), f"max_.*_{what}_{extent}x{extent}_stride_{stride}$", resident)
+            for (what, extent, stride), resident in rolling_gradients._RESIDENT_OF_MAXIMA.items()
+        ),
+        (rolling_planes, RollingPlanes(), "rolling_planes", rolling_planes._RESIDENT),
+        (rolling_planes, RollingPlanes(), "vector_planes", rolling_planes._RESIDENT_BY_VECTORS),
+    ],
+    ids=str,
+)
+def test_as_many_threads_of_each_kernel_are_resident_as_are_counted_on(
+    module: Any, algorithm: CudaAlgorithm, named: str, resident: int
+) -> None:
+    kernels = Baseline.read("sm_90a", FOLDER).kernels
+    entries = [unit.entry for unit in algorithm.units() if re.search(named, unit.entry)]
+    registers = max(kernels[entry]["registers"] for entry in entries)
+    of_a_warp = 32 * (-(-registers // 8) * 8)  # they are given out eight at a time
+    blocks = 65536 // (of_a_warp * (module._THREADS // 32))
+    assert blocks * module._THREADS == resident
+>>>>>>> 4656a78f

@@ -84,7 +84,7 @@ GAPS = TensorDescriptor(PACKED.x.dtype, (6, 64), (72, 1))
         (replace(PACKED, x=GAPS), "x .* is not in one piece, row by row"),
         (replace(PACKED, dx=GAPS), "dx .* is not in one piece"),
         (problem_of(6, 60, "float16"), "rows of 60 elements are no whole packs of 8"),
-        (problem_of(6, 4104, "float16"), "rows of 4104 elements are more than a block of 128 threads keeps"),
+        (problem_of(6, 4104, "float16"), "rows of 4104 elements are more than a block of 256 threads keeps"),
         (problem_of(0, 64, "float16"), "x is empty"),
     ],
 )

@@ -8,6 +8,7 @@ from dnncore.cuda.normalization.lrn import AcrossChannels, ThroughShares, Window
 from dnncore.cuda.normalization.lrn_stretches import ChannelVectors, ChannelWalk
 from dnncore.cuda.normalization.resident import Resident
 from dnncore.cuda.normalization.row_gradients import RowGradients
+from dnncore.cuda.normalization.rows import Rows
 from dnncore.cuda.normalization.statistics import BACKWARD, FORWARD, INFERENCE
 from dnncore.problems import (
     BatchNormBackwardProblem,
@@ -36,7 +37,7 @@ ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
     GroupNormBackwardProblem: (GroupGradients(), *BACKWARD),
     GroupNormForwardProblem: (BlockPerGroup(), *FORWARD),
     LayerNormBackwardProblem: (RowGradients(), *BACKWARD),
-    LayerNormForwardProblem: (BlockPerGroup(), *FORWARD),
+    LayerNormForwardProblem: (Rows(), BlockPerGroup(), *FORWARD),
     LRNBackwardProblem: (*_across_channels("backward"), ThroughShares(), Windows("backward")),
     LRNForwardProblem: (*_across_channels("forward"), Windows("forward")),
 }

@@ -11,7 +11,7 @@ from dnncore.backend import Offer
 from dnncore.cuda.calls import WORKSPACE, Calls, FieldPath, Place, WhereAligned, kernel_call
 from dnncore.cuda.normalization.frame import PACK_BYTES
 from dnncore.cuda.normalization.statistics import Anywhere
-from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, c_type, generate, record, struct
+from dnncore.cuda.params import ADDRESS, BLEND, FLOATING, c_type, generate, generate_together, record, struct
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -20,17 +20,25 @@ from dnncore.problems import GroupNormBackwardProblem, LayerNormBackwardProblem
 
 __all__ = ["RowGradients", "column_calls", "column_units"]
 
-_THREADS, _COLUMN_THREADS, _WARP = 128, 256, 32
+_THREADS, _COLUMN_THREADS, _WARP = 256, 256, 32
 """kRowThreads, kColumnThreads and kWarpSize in row_gradients.cuh."""
 
-_PACKS = {2: 4, 4: 8, 8: 8}
-"""Of a row, that a thread has at most, by the bytes of an element; kRowPacks in row_gradients.cuh."""
+_FEW_THREADS = 128
+"""Of a block, where a row needs no more: the fewer, the fewer wait for one another [measured on an H200 with a prototype]."""
 
+_PACKS, _STAGES = {2: 2, 4: 4, 8: 4}, 2
+"""Of a row, that a thread has at most, by the bytes of an element, and rows under way; kRowPacks and kRowStages there."""
+
+<<<<<<< HEAD
 _REGISTERS = 206
 """Of a thread [most of those for sm_90a in the gates' baseline]: there are as many blocks as have room at a time."""
+=======
+_BLOCKS = 2
+"""Of _THREADS, per multiprocessor, for which registers are limited."""
+>>>>>>> 4656a78f
 
-_OF_MEMORY_RATE = 0.6
-"""Assumed, not measured on a GPU: between rows a team waits for its sums."""
+_OF_MEMORY_RATE = 0.95
+"""Measured on an H200 with a prototype of the first launch: 104 to 107 us for 64 million float16, 198 to 206 for float32."""
 
 _PARAMS = struct(
     *BLEND,
@@ -68,7 +76,11 @@ class RowGradients:
         anywhere = _ANYWHERE.offer(problem, figures)
         blocks = _blocks(problem, figures)
         parts_bytes = blocks * 2 * _length(problem) * problem.x.dtype.compute.itemsize
+<<<<<<< HEAD
         busy = min(blocks / _most_blocks(figures), 1.0)
+=======
+        busy = min(blocks / _most_blocks(problem, figures), 1.0)
+>>>>>>> 4656a78f
         nbytes = operand_bytes(problem) + 2 * parts_bytes
         seconds = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE * busy)
         return Offer(
@@ -105,11 +117,25 @@ def _lanes(problem: LayerNormBackwardProblem) -> int:
 def _blocks(problem: LayerNormBackwardProblem, figures: DeviceFigures) -> int:
     """Of the first launch: a function of the problem and the number of multiprocessors."""
     rows = math.prod(problem.x.shape[: problem.axis])
+<<<<<<< HEAD
     return min(-(-rows // (_THREADS // _lanes(problem))), _most_blocks(figures))
 
 
 def _most_blocks(figures: DeviceFigures) -> int:
     return figures.multiprocessors * figures.resident_blocks(_THREADS, _REGISTERS)
+=======
+    return min(-(-rows // (_threads(problem) // _lanes(problem))), _most_blocks(problem, figures))
+
+
+def _most_blocks(problem: LayerNormBackwardProblem, figures: DeviceFigures) -> int:
+    """As many as run at a time."""
+    return figures.multiprocessors * _BLOCKS * (_THREADS // _threads(problem))
+
+
+def _threads(problem: LayerNormBackwardProblem) -> int:
+    """Of a block."""
+    return max(_lanes(problem), _FEW_THREADS)
+>>>>>>> 4656a78f
 
 
 def _why_not(problem: LayerNormBackwardProblem) -> str | None:
@@ -133,6 +159,7 @@ def _why_not(problem: LayerNormBackwardProblem) -> str | None:
 
 def _prepare(problem: LayerNormBackwardProblem, figures: DeviceFigures, anywhere: Offer) -> Calls:
     dtype, length, lanes, blocks = problem.x.dtype, _length(problem), _lanes(problem), _blocks(problem, figures)
+    threads = _threads(problem)
     names = (*problem.input_names, *problem.output_names)
     places = {name: Place(place) for place, name in enumerate(names)}
     params = record(
@@ -148,10 +175,10 @@ def _prepare(problem: LayerNormBackwardProblem, figures: DeviceFigures, anywhere
     rows = kernel_call(
         _row_unit(dtype, dtype.compute if problem.scale is None else problem.scale.dtype),
         blocks,
-        _THREADS,
+        threads,
         params,
         addresses,
-        shared_bytes=2 * length * dtype.compute.itemsize if lanes < _THREADS else 0,
+        shared_bytes=threads * _STAGES * _PACKS[dtype.itemsize] * 2 * PACK_BYTES,
         starts_early=figures.starts_early,
     )
     columns = column_calls(problem, blocks, length, figures)
@@ -198,15 +225,17 @@ def column_calls(
 
 def _row_unit(dtype: DType, scale: DType) -> Unit:
     suffix = "" if scale is dtype.compute else "_narrow"
-    return generate(
+    entry = f"normalization_row_gradients_{c_type(dtype)}{suffix}"
+    units = generate_together(
         "dnncore/normalization/row_gradients.cuh",
-        f"normalization_row_gradients_{c_type(dtype)}{suffix}",
-        f"row_gradients<{c_type(dtype)}, {c_type(scale)}>",
+        {entry: f"row_gradients<{c_type(dtype)}, {c_type(scale)}>"},
         "RowGradientParams",
         _PARAMS,
         _THREADS,
         starts_early=True,
+        blocks=_BLOCKS,
     )
+    return units[entry]
 
 
 def column_units(dtypes: Iterable[DType]) -> tuple[Unit, ...]:

@@ -41,7 +41,14 @@ _COLUMNS, _COLUMNS_OF_MAXIMA = 2, 4
 """Of dx, of a strip; a multiple of each stride. The latter of planes where maxima are found again: neighbouring strips find those
 of the windows between them twice."""
 
+_STRIDE_OF_VECTORS = 2
+_WINDOWS_OF_VECTORS = ((2, 0), (3, 0), (3, 1))
+"""Of planes whose strips are vectors of dx: columns of a window and of padding in front."""
+
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
+
+_WALKED = ("vectors", "planes", "plane_vectors")
+"""What there are kernels for: vectors of channels, planes, and planes whose strips are vectors of dx."""
 
 _READ_AND_WRITTEN = {
     "max": ("dy", "x", "output"),
@@ -56,6 +63,7 @@ _WIDTH_OF_MAXIMA = 4
 _REGISTERS = {"vectors": 110, "planes": 56}
 """Of a thread, by what is walked [most of those for sm_90a in the gates' baseline]."""
 
+<<<<<<< HEAD
 _REGISTERS_OF_MAXIMA = {
     ("vectors", 3, 1): 200,
     ("vectors", 3, 2): 137,
@@ -63,6 +71,18 @@ _REGISTERS_OF_MAXIMA = {
     ("planes", 3, 1): 121,
     ("planes", 3, 2): 94,
     ("planes", 2, 2): 72,
+=======
+_RESIDENT_OF_PLANE_VECTORS = 896
+"""The same of planes whose strips are vectors of dx."""
+
+_RESIDENT_OF_MAXIMA = {
+    ("vectors", 3, 1): 256,
+    ("vectors", 3, 2): 384,
+    ("vectors", 2, 2): 896,
+    ("planes", 3, 1): 512,
+    ("planes", 3, 2): 640,
+    ("planes", 2, 2): 896,
+>>>>>>> 4656a78f
 }
 """The same where maxima are found again, by what is walked, extent and stride."""
 
@@ -79,6 +99,9 @@ _OF_MEMORY_RATE_OF_MAXIMA = {2: 0.6, 4: 0.75}
 _OF_MEMORY_RATE_OF_PLANES, _ALONE = {2: 0.6, 4: 0.75}, 0.5
 """The same of planes, and of that, where elements of dx are stored one at a time [measured likewise: ResNet-50's, VGG-16's and
 GoogLeNet's at batch 64, and AlexNet's]."""
+
+_OF_MEMORY_RATE_OF_PLANE_VECTORS = {2: 0.75, 4: 0.74}
+"""The same of planes whose strips are vectors of dx [measured on an H200, 64 x 64 x 112 x 112: 0.71 to 0.80, and 0.71 to 0.76]."""
 
 _PARAMS = struct(
     *BLEND,
@@ -122,6 +145,8 @@ class RollingGradients:
         moved = sum(tensor.size * tensor.dtype.itemsize for tensor in tensors)
         dx = problem.outputs[0]
         rates = _OF_MEMORY_RATE_OF_PLANES if of_planes else _OF_MEMORY_RATE
+        if of_planes and _in_vectors(problem):
+            rates = _OF_MEMORY_RATE_OF_PLANE_VECTORS
         rate = (_OF_MEMORY_RATE_OF_MAXIMA if mode_of(problem) == "max" else rates)[dx.dtype.itemsize]
         if of_planes and not whole_strips(dx, _columns(problem, of_planes=of_planes)):
             rate *= _ALONE
@@ -130,15 +155,15 @@ class RollingGradients:
         return Offer(figures.launch_seconds + seconds, prepare)
 
     def units(self) -> tuple[Unit, ...]:
-        """Two for each mode, window and dtype: for vectors of channels and for planes; where addresses are not aligned, those of
-        planar pooling.
+        """Two for each mode, window and dtype: for vectors of channels and for planes; more for planes whose strips are vectors;
+        where addresses are not aligned, those of planar pooling.
         """
         kernels = tuple(
             unit
             for dtype in _DTYPES
             for window in WALKED_WINDOWS
-            for of_planes in (False, True)
-            for unit in _units(dtype, window, of_planes=of_planes).values()
+            for what in _WALKED
+            for unit in _units(dtype, window, what).values()
         )
         return (*kernels, *ANYWHERE_BACKWARD.units())
 
@@ -153,11 +178,36 @@ def _operands(problem: PoolingProblem) -> dict[str, TensorDescriptor]:
 
 
 def _columns(problem: PoolingProblem, *, of_planes: bool) -> int:
-    return _columns_of(mode_of(problem), of_planes=of_planes)
+    dtype, mode = problem.outputs[0].dtype, mode_of(problem)
+    return _columns_of(dtype, mode, _what(problem, of_planes=of_planes))
 
 
-def _columns_of(mode: str, *, of_planes: bool) -> int:
-    return _COLUMNS_OF_MAXIMA if of_planes and mode == "max" else _COLUMNS
+def _columns_of(dtype: DType, mode: str, what: str) -> int:
+    if what == "plane_vectors":
+        return vector_width(dtype)
+    return _COLUMNS_OF_MAXIMA if what == "planes" and mode == "max" else _COLUMNS
+
+
+def _what(problem: PoolingProblem, *, of_planes: bool) -> str:
+    """Which of _WALKED the kernel is for."""
+    if not of_planes:
+        return "vectors"
+    return "plane_vectors" if _in_vectors(problem) else "planes"
+
+
+def _in_vectors(problem: PoolingProblem) -> bool:
+    """Of planes, whether strips are whole vectors of dx."""
+    dx, pooling = problem.outputs[0], problem.pooling
+    width = vector_width(dx.dtype)
+    passed_on = [tensor for name, tensor in _operands(problem).items() if name in ("dy", "indices")]
+    return (
+        mode_of(problem) != "max"
+        and (pooling.window[1], pooling.padding[1][0]) in _WINDOWS_OF_VECTORS
+        and pooling.stride[1] == _STRIDE_OF_VECTORS
+        and dx.shape[3] == _STRIDE_OF_VECTORS * passed_on[0].shape[3]
+        and whole_strips(dx, width)
+        and all(whole_strips(tensor, width // _STRIDE_OF_VECTORS) for tensor in passed_on)
+    )
 
 
 def _width(problem: PoolingProblem) -> int:
@@ -172,9 +222,17 @@ def _window(problem: PoolingProblem) -> tuple[int, int]:
 def _walks(problem: PoolingProblem, figures: DeviceFigures, *, of_planes: bool) -> Walks:
     (images, channels, _, columns), pooling = problem.outputs[0].shape, problem.pooling
     outside = 0 if of_planes else pooling.padding[1][0] % pooling.stride[1]
+<<<<<<< HEAD
     walked = "planes" if of_planes else "vectors"
     finds_maxima = mode_of(problem) == "max"
     registers = _REGISTERS_OF_MAXIMA[walked, *_window(problem)] if finds_maxima else _REGISTERS[walked]
+=======
+    resident = _RESIDENT_OF_PLANES if of_planes else _RESIDENT
+    if of_planes and _in_vectors(problem):
+        resident = _RESIDENT_OF_PLANE_VECTORS
+    elif mode_of(problem) == "max":
+        resident = _RESIDENT_OF_MAXIMA["planes" if of_planes else "vectors", *_window(problem)]
+>>>>>>> 4656a78f
     return Walks.of(
         (images, channels, _steps(problem), columns + outside),
         None if of_planes else _width(problem),
@@ -209,7 +267,7 @@ def _prepare(
         params[f"{name}_image"] = tensor.strides[0] * itemsize
         params[f"{name}_channel"] = (tensor.strides[1] if of_planes else _width(problem)) * itemsize
         params[f"{name}_step"] = tuple(step * itemsize for step in steps(tensor))
-    unit = _units(dx.dtype, _window(problem), of_planes=of_planes)[mode_of(problem)]
+    unit = _units(dx.dtype, _window(problem), _what(problem, of_planes=of_planes))[mode_of(problem)]
     blocks = -(-walks.items // _THREADS)
     used = _READ_AND_WRITTEN[mode_of(problem)]
     fields = [name if name in used else None for name in operands_of(problem).fields]
@@ -217,18 +275,28 @@ def _prepare(
     if not of_planes:
         vectors = {operand: VECTOR_BYTES for operand, name in enumerate(fields) if name is not None}
         return where_aligned(calls, anywhere.prepare, vectors)
+    if of_planes and _in_vectors(problem):
+        aligned = {
+            operand: tensor.dtype.itemsize * (columns if tensor is dx else columns // _STRIDE_OF_VECTORS)
+            for operand, tensor in enumerate((*problem.inputs, dx))
+            if fields[operand] is not None
+        }
+        return where_aligned(calls, anywhere.prepare, aligned)
     if at_once:
         return where_aligned(calls, anywhere.prepare, {len(fields) - 1: columns * dx.dtype.itemsize})
     return calls
 
 
-def _units(dtype: DType, window: tuple[int, int], *, of_planes: bool) -> dict[str, Unit]:
-    """By mode; those of a dtype and a window share a source."""
-    (extent, stride), element, what = window, c_type(dtype), "planes" if of_planes else "vectors"
+def _units(dtype: DType, window: tuple[int, int], what: str) -> dict[str, Unit]:
+    """By mode, of one of _WALKED; those of a dtype and a window share a source."""
+    (extent, stride), element = window, c_type(dtype)
+    modes = [mode for mode in MODES if what != "plane_vectors" or (mode != "max" and stride == _STRIDE_OF_VECTORS)]
     entries = {
-        mode: f"pooling_backward_rolling_{mode}_{element}_{what}_{extent}x{extent}_stride_{stride}" for mode in MODES
+        mode: f"pooling_backward_rolling_{mode}_{element}_{what}_{extent}x{extent}_stride_{stride}" for mode in modes
     }
-    functions = {entry: _function(dtype, mode, window, of_planes=of_planes) for mode, entry in entries.items()}
+    if not entries:
+        return {}
+    functions = {entry: _function(dtype, mode, window, what) for mode, entry in entries.items()}
     units = generate_together(
         "dnncore/pooling_rolling_gradients.cuh",
         functions,
@@ -240,7 +308,7 @@ def _units(dtype: DType, window: tuple[int, int], *, of_planes: bool) -> dict[st
     return {mode: units[entry] for mode, entry in entries.items()}
 
 
-def _function(dtype: DType, mode: str, window: tuple[int, int], *, of_planes: bool) -> str:
-    (extent, stride), columns = window, _columns_of(mode, of_planes=of_planes)
-    kind = f"{c_type(dtype)}, PoolingMode::{MODES[mode]}, {'true' if of_planes else 'false'}"
+def _function(dtype: DType, mode: str, window: tuple[int, int], what: str) -> str:
+    (extent, stride), columns = window, _columns_of(dtype, mode, what)
+    kind = f"{c_type(dtype)}, PoolingMode::{MODES[mode]}, {'false' if what == 'vectors' else 'true'}"
     return f"pooling_rolling_gradients<{kind}, {extent}, {stride}, {columns}>"

@@ -1,4 +1,8 @@
-"""Pooling forward by windows of 2 x 2 and 3 x 3 over planes: threads walk down the rows of strips of outputs."""
+"""Pooling forward by windows of 2 x 2 and 3 x 3 over planes: threads walk down the rows of strips of outputs.
+
+Where rows of x are whole vectors and windows are two columns apart, a strip is what a vector of x gives (`vector_planes`).
+Elsewhere it is two outputs, whose places are read one by one.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +22,21 @@ from dnncore.cuda.pooling.problem import (
     why_not_walked,
     windows_of,
 )
+<<<<<<< HEAD
 from dnncore.cuda.pooling.vectors import ANYWHERE, steps, where_aligned, whole_strips, why_no_planes
 from dnncore.cuda.pooling.walks import Walks, resident_threads
+=======
+from dnncore.cuda.pooling.vectors import (
+    ANYWHERE,
+    VECTOR_BYTES,
+    steps,
+    vector_width,
+    where_aligned,
+    whole_strips,
+    why_no_planes,
+)
+from dnncore.cuda.pooling.walks import Walks
+>>>>>>> 4656a78f
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -29,18 +46,31 @@ __all__ = ["RollingPlanes"]
 
 _THREADS = 128
 _COLUMNS = 2
-"""Of outputs, of a strip."""
+"""Of outputs, of a strip whose places are read one by one."""
+
+_STRIDE = 2
+_VECTOR_WINDOWS = ((2, 0), (3, 0), (3, 1))
+"""Strips that are vectors of x: columns of a window and of padding in front."""
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
+<<<<<<< HEAD
 _REGISTERS = 59
 """Of a thread [most of those for sm_90a in the gates' baseline]."""
+=======
+_RESIDENT, _RESIDENT_BY_VECTORS = 1024, 896
+"""Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]; the
+latter of strips that are vectors."""
+>>>>>>> 4656a78f
 
 _MOST_ROWS = 14
 """Of a walk where not all threads have a place at once. Each walk loads up to two rows that the one above it has loaded, too."""
 
 _OF_MEMORY_RATE = {2: 0.5, 4: 0.7}
 """By the bytes of an element [measured on an H200: the poolings of ResNet-50, VGG-16 and GoogLeNet at batch 64]."""
+
+_OF_MEMORY_RATE_BY_VECTORS = {2: 0.86, 4: 0.89}
+"""Likewise, of strips that are vectors [measured on an H200, 64 x 64 x 112 x 112: 0.81 to 0.92, and 0.84 to 0.91]."""
 
 _ALONE = 0.75
 """Of that, where outputs are stored one at a time [measured likewise: AlexNet's]."""
@@ -84,24 +114,56 @@ class RollingPlanes:
         walks = _walks(problem, figures)
         if (reason := walks.why_not(_THREADS)) is not None:
             return reason
-        rate = _OF_MEMORY_RATE[problem.outputs[0].dtype.itemsize] * (1.0 if _in_pairs(problem) else _ALONE)
+        itemsize = problem.outputs[0].dtype.itemsize
+        if _in_vectors(problem):
+            rate = _OF_MEMORY_RATE_BY_VECTORS[itemsize]
+        else:
+            rate = _OF_MEMORY_RATE[itemsize] * (1.0 if _in_pairs(problem) else _ALONE)
         seconds = operand_bytes(problem) / (figures.bytes_per_second * rate)
         return Offer(figures.launch_seconds + seconds, partial(_prepare, problem, walks, anywhere, figures))
 
     def units(self) -> tuple[Unit, ...]:
         """One for each mode, window and dtype; where addresses are not aligned, those of planar pooling."""
         kernels = (unit for dtype in _DTYPES for window in WALKED_WINDOWS for unit in _units(dtype, window).values())
-        return (*kernels, *ANYWHERE.units())
+        by_vectors = (
+            unit
+            for dtype in _DTYPES
+            for window, before in _VECTOR_WINDOWS
+            for unit in _vector_units(dtype, window, before).values()
+        )
+        return (*kernels, *by_vectors, *ANYWHERE.units())
+
+
+def _strip(problem: PoolingProblem) -> int:
+    """Columns of outputs of a strip."""
+    return vector_width(problem.outputs[0].dtype) // _STRIDE if _in_vectors(problem) else _COLUMNS
+
+
+def _in_vectors(problem: PoolingProblem) -> bool:
+    """Whether strips are what whole vectors of x give."""
+    (x,), pooling = problem.inputs, problem.pooling
+    width = vector_width(x.dtype)
+    return (
+        (pooling.window[1], pooling.padding[1][0]) in _VECTOR_WINDOWS
+        and pooling.stride[1] == _STRIDE
+        and x.shape[3] == _STRIDE * problem.outputs[0].shape[3]
+        and whole_strips(x, width)
+        and all(whole_strips(tensor, width // _STRIDE) for tensor in problem.outputs)
+    )
 
 
 def _walks(problem: PoolingProblem, figures: DeviceFigures) -> Walks:
     return Walks.of(
         problem.outputs[0].shape,
         None,
-        columns=_COLUMNS,
+        columns=_strip(problem),
         at_once=1,
         most=_MOST_ROWS,
+<<<<<<< HEAD
         resident=resident_threads(figures, _THREADS, _REGISTERS),
+=======
+        resident=figures.multiprocessors * (_RESIDENT_BY_VECTORS if _in_vectors(problem) else _RESIDENT),
+>>>>>>> 4656a78f
     )
 
 
@@ -112,7 +174,7 @@ def _in_pairs(problem: PoolingProblem) -> bool:
 
 def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: DeviceFigures) -> Calls:
     pooling, fields = problem.pooling, operands_of(problem).fields
-    in_pairs = _in_pairs(problem)
+    in_vectors, in_pairs = _in_vectors(problem), _in_pairs(problem)
     params = record(
         _PARAMS,
         **windows_of(problem),
@@ -127,13 +189,15 @@ def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: De
     for name, tensor in zip(fields, (*problem.inputs, *problem.outputs), strict=True):
         params[f"{name}_plane"] = tensor.strides[:2]
         params[f"{name}_row"] = steps(tensor)[0]
-    unit = _units(problem.outputs[0].dtype, (pooling.window[0], pooling.stride[0]))[mode_of(problem)]
-    blocks = -(-walks.items // _THREADS)
+    dtype, window = problem.outputs[0].dtype, pooling.window[0]
+    before, stride = pooling.padding[1][0], pooling.stride[0]
+    units = _vector_units(dtype, window, before) if in_vectors else _units(dtype, (window, stride))
+    unit, blocks = units[mode_of(problem)], -(-walks.items // _THREADS)
     calls = kernel_call(unit, blocks, _THREADS, params, in_order(*fields), starts_early=figures.starts_early)
-    if not in_pairs:
+    if not (in_vectors or in_pairs):
         return calls
-    pairs = {operand: _COLUMNS * tensor.dtype.itemsize for operand, tensor in enumerate(problem.outputs, 1)}
-    return where_aligned(calls, anywhere.prepare, pairs)
+    aligned = {operand: _strip(problem) * tensor.dtype.itemsize for operand, tensor in enumerate(problem.outputs, 1)}
+    return where_aligned(calls, anywhere.prepare, aligned | ({0: VECTOR_BYTES} if in_vectors else {}))
 
 
 def _units(dtype: DType, window: tuple[int, int]) -> dict[str, Unit]:
@@ -148,5 +212,21 @@ def _units(dtype: DType, window: tuple[int, int]) -> dict[str, Unit]:
     }
     units = generate_together(
         "dnncore/pooling_rolling_planes.cuh", functions, "RollingPlanesParams", _PARAMS, _THREADS, starts_early=True
+    )
+    return {mode: units[entry] for mode, entry in entries.items()}
+
+
+def _vector_units(dtype: DType, window: int, before: int) -> dict[str, Unit]:
+    """By mode, of strips that are vectors of x; those of a dtype and a window share a source."""
+    element = c_type(dtype)
+    entries = {
+        mode: f"pooling_forward_vector_planes_{mode}_{element}_{window}x{window}_padding_{before}" for mode in MODES
+    }
+    functions = {
+        entry: f"pooling_vector_planes<{element}, PoolingMode::{MODES[mode]}, {window}, {before}>"
+        for mode, entry in entries.items()
+    }
+    units = generate_together(
+        "dnncore/pooling_vector_planes.cuh", functions, "RollingPlanesParams", _PARAMS, _THREADS, starts_early=True
     )
     return {mode: units[entry] for mode, entry in entries.items()}

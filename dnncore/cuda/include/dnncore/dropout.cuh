@@ -46,11 +46,8 @@ __device__ __forceinline__ Words philox(uint64 number, const uint32* state) {
 }
 
 // Every word is below 2^32, which drops all: a comparison of 32 bits, and what all threads know.
-template <typename T>
-__device__ __forceinline__ Compute<T> dropped(const DropoutParams& params, uint32 word, T x) {
-  using C = Compute<T>;
-  const bool keeps = params.threshold >> 32 == 0 && word >= static_cast<uint32>(params.threshold);
-  return keeps ? static_cast<C>(params.scale) * widen(x) : C(0);
+__device__ __forceinline__ bool keeps(const DropoutParams& params, uint32 word) {
+  return params.threshold >> 32 == 0 && word >= static_cast<uint32>(params.threshold);
 }
 
 // Elements of whole counters that fill 16 bytes or more, which a thread takes together; and how many times, a block's threads side by side;
@@ -67,7 +64,9 @@ __device__ __forceinline__ void drop_at(const DropoutParams& params, int64 index
   const int lane = static_cast<int>(index % 4);
   const uint32 word = lane == 0 ? drawn.at[0] : lane == 1 ? drawn.at[1] : lane == 2 ? drawn.at[2] : drawn.at[3];
   const T x = static_cast<const T*>(params.x)[x_offset];
-  blend_into(params.blend, dropped(params, word, x), static_cast<T*>(params.y) + y_offset);
+  using C = Compute<T>;
+  const C value = keeps(params, word) ? static_cast<C>(params.scale) * widen(x) : C(0);
+  blend_into(params.blend, value, static_cast<T*>(params.y) + y_offset);
 }
 
 // Both tensors are row-major and without gaps: groups where the addresses allow it, and one element at a time what is left. Every thread
@@ -106,17 +105,27 @@ __device__ void dropout_contiguous(const DropoutParams& params) {
       for (int lane = 0; lane < 4; ++lane) words[k][i + lane] = drawn.at[lane];
     }
   }
+  // It is bound by instructions in 16 bits: one factor for what is kept, and beta where there is one alone.
+  using C = Compute<T>;
+  const C factor = static_cast<C>(params.blend.alpha) * static_cast<C>(params.scale), beta = static_cast<C>(params.blend.beta);
 #pragma unroll
   for (int k = 0; k < kAtOnce<T>; ++k) {
     const int64 group = begin + k * blockDim.x;
     if (group >= groups) break;
 #pragma unroll
     for (int pack = 0; pack < kPacks; ++pack) {
+      constexpr int kWidth = Pack<T>::kWidth;
+      C values[kWidth];
 #pragma unroll
-      for (int lane = 0; lane < Pack<T>::kWidth; ++lane) {
-        const Compute<T> value = dropped(params, words[k][pack * Pack<T>::kWidth + lane], taken[k][pack].lanes[lane]);
-        blend_into(params.blend, value, &results[k][pack].lanes[lane]);
+      for (int lane = 0; lane < kWidth; ++lane) {
+        values[lane] = keeps(params, words[k][pack * kWidth + lane]) ? factor * widen(taken[k][pack].lanes[lane]) : C(0);
       }
+      if (reads_output) {
+#pragma unroll
+        for (int lane = 0; lane < kWidth; ++lane) values[lane] += beta * widen(results[k][pack].lanes[lane]);
+      }
+#pragma unroll
+      for (int lane = 0; lane < kWidth; ++lane) results[k][pack].lanes[lane] = narrow<T>(values[lane]);
       y[group * kPacks + pack] = results[k][pack];
     }
   }

@@ -16,11 +16,9 @@
 // is loaded by two threads, but mostly of one block, and so once from the level-2 cache.
 #pragma once
 
-#include <type_traits>
-
 #include "dnncore/common/loaded.cuh"
 #include "dnncore/pooling_mode.cuh"
-#include "dnncore/ptx/packed_extremum.cuh"
+#include "dnncore/pooling_pairs.cuh"
 
 namespace dnncore {
 
@@ -50,17 +48,6 @@ struct RollingPoolingParams {
 
 constexpr int kRollingWindow = 3;
 
-// The larger ones of two packed elements, NaN where one is NaN or, if that is not propagated, a number where there is one.
-template <bool kPropagatesNan>
-__device__ __forceinline__ uint32 larger_pair(float16, uint32 a, uint32 b) {
-  return kPropagatesNan ? larger_f16x2(a, b) : larger_number_f16x2(a, b);
-}
-
-template <bool kPropagatesNan>
-__device__ __forceinline__ uint32 larger_pair(bfloat16, uint32 a, uint32 b) {
-  return kPropagatesNan ? larger_bf16x2(a, b) : larger_number_bf16x2(a, b);
-}
-
 // What is done with a vector of 16-bit elements: a place of x is opened into parts, and parts of two places are joined.
 template <typename T, bool kPropagatesNan>
 struct VectorMaxima {
@@ -82,7 +69,7 @@ struct VectorMaxima {
     Loaded<T, kVector> result;
     uint32 maxima[kParts];
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) maxima[i] = kPropagatesNan ? parts[i] : joined(parts[i], kLeast);
+    for (int i = 0; i < kParts; ++i) maxima[i] = kPropagatesNan ? parts[i] : joined(parts[i], kLeastPair<T>);
     result.word = {maxima[0], maxima[1], maxima[2], maxima[3]};
     if (blend.alpha != 1.0 || blend.beta != 0.0) {
       Loaded<T, kVector> old;
@@ -97,9 +84,6 @@ struct VectorMaxima {
     }
     *reinterpret_cast<decltype(result.word)*>(place) = result.word;
   }
-
-  // Two minus infinities: the maximum where everything is NaN and that is not propagated.
-  static constexpr uint32 kLeast = std::is_same_v<T, float16> ? 0xFC00FC00 : 0xFF80FF80;
 };
 
 template <typename T>

@@ -10,7 +10,8 @@
 //
 // So a thread loads what a window passes on once, however many rows of dx that goes to, and no sum is ever added to in memory.
 // Neighbouring threads have the neighbouring vectors of a group of channels, then neighbouring strips, as in pooling_rolling.cuh; of
-// planes neighbouring strips, whose columns are stored at once where rows let them.
+// planes neighbouring strips, whose columns are stored at once where rows let them. Where rows of planes are whole vectors and nothing is
+// looked for in x, a strip is a vector of dx, and what its windows pass on comes by one load, and another of the window beside them.
 #pragma once
 
 #include <type_traits>
@@ -72,6 +73,56 @@ struct PassedOn {
   __device__ __forceinline__ int32 place(int i) const { return reinterpret_cast<const int32*>(&places[i / kAtOnce].word)[i % kAtOnce]; }
 };
 
+// What the windows over a strip pass on in a row of them, each by itself.
+template <typename T, PoolingMode kMode, int kVector, int kWide>
+struct PassedOnAlone {
+  PassedOn<T, kMode, kVector> windows[kWide];
+
+  // Of the first window, which may be outside, and how far it is to the next; `inside` has a bit for each.
+  __device__ __forceinline__ void load(bool is_row, uint32 inside, const char* dy, int32 dy_column, const char* indices, int32 indices_column) {
+#pragma unroll
+    for (int n = 0; n < kWide; ++n) {
+      const bool there = is_row && (inside >> n & 1) != 0;
+      windows[n].load_if(there, dy + n * static_cast<int64>(dy_column), indices + n * static_cast<int64>(indices_column));
+    }
+  }
+  __device__ __forceinline__ void gradients(int n, Compute<T> (&values)[kVector]) const { windows[n].gradient.widen_into(values); }
+  __device__ __forceinline__ int32 place(int n, int i) const { return windows[n].place(i); }
+};
+
+// The same of planes where a strip is a vector of dx: kTogether windows come by one load, and one beside them by another, the first if
+// kBefore is 1.
+template <typename T, PoolingMode kMode, int kWide, int kTogether, int kBefore>
+struct PassedOnTogether {
+  static constexpr bool kHasPlaces = kMode == PoolingMode::kIndices, kHasBeside = kWide > kTogether;
+  static constexpr int kBeside = kBefore != 0 ? 0 : kTogether;
+  static_assert(kWide == kTogether + (kHasBeside ? 1 : 0) && kBefore <= (kHasBeside ? 1 : 0));
+
+  Loaded<T, kTogether> together;
+  Loaded<int32, kTogether> places;
+  LoadedOne<T> beside;
+  LoadedOne<int32> place_beside;
+
+  __device__ __forceinline__ void load(bool is_row, uint32 inside, const char* dy, int32, const char* indices, int32) {
+    const T* const gradients = reinterpret_cast<const T*>(dy);
+    const int32* const maxima = reinterpret_cast<const int32*>(indices);
+    together.load_if(is_row, gradients + kBefore);
+    if constexpr (kHasPlaces) places.load_if(is_row, maxima + kBefore);
+    if constexpr (kHasBeside) {
+      const bool there = is_row && (inside >> kBeside & 1) != 0;
+      beside = {};
+      beside.load_if(there, gradients + kBeside);
+      if constexpr (kHasPlaces) place_beside.load_if(there, maxima + kBeside);
+    }
+  }
+  __device__ __forceinline__ void gradients(int n, Compute<T> (&values)[1]) const {
+    values[0] = kHasBeside && n == kBeside ? beside.widened() : widen(reinterpret_cast<const T*>(&together.word)[n - kBefore]);
+  }
+  __device__ __forceinline__ int32 place(int n, int) const {
+    return kHasBeside && n == kBeside ? place_beside.word : reinterpret_cast<const int32*>(&places.word)[n - kBefore];
+  }
+};
+
 // Of pooling that has nothing to find in x.
 struct NoMaxima {
   template <int kRows>
@@ -85,17 +136,20 @@ struct RollingGradients {
   static constexpr bool kFinds = kMode == PoolingMode::kMax;
   // Of 16 bytes, or half of that of 16-bit elements whose maxima are found: their registers are many.
   static constexpr int kVector = kOfPlanes ? 1 : kFinds ? 4 : 16 / sizeof(T);
+  static constexpr bool kInVectors = kOfPlanes && !kFinds && kColumns * sizeof(T) == 16;  // strips are vectors of dx
   using C = Compute<T>;
-  using Window = PassedOn<T, kMode, kVector>;
   static constexpr int kReach = (kWindow - 1) / kStride;               // rows of windows over a place before its last one
   static constexpr int kBefore = (kWindow - 1 - kPhase) / kStride;     // windows over a strip before that in whose stride it begins
   static constexpr int kWide = (kPhase + kColumns - 1) / kStride + 1 + kBefore;  // windows over a strip, along a row
   static_assert(kColumns % kStride == 0, "strips begin alike");
+  using Windows = std::conditional_t<
+      kInVectors, PassedOnTogether<T, kMode, kInVectors ? kWide : kColumns / kStride, kColumns / kStride, kInVectors ? kBefore : 0>,
+      PassedOnAlone<T, kMode, kVector, kWide>>;
   using Maxima = std::conditional_t<kFinds, StripMaxima<T, kPropagatesNan, kVector, kWindow, kStride, kWide>, NoMaxima>;
 
   // What a step takes from memory.
   struct Row {
-    Window windows[kWide];
+    Windows windows;
     typename Maxima::template Rows<Maxima::kNew> x;
   };
 
@@ -165,11 +219,7 @@ struct RollingGradients {
   // Ask for the windows over the strip in the next row of windows, which a step is for.
   __device__ __forceinline__ void load(Row& row, int32 number, Maxima& maxima) {
     const bool is_row = number < end && static_cast<uint32>(first() + number) < static_cast<uint32>(params.y_extent[0]);
-#pragma unroll
-    for (int n = 0; n < kWide; ++n) {
-      row.windows[n].load_if(is_row && (inside >> n & 1) != 0, dy + n * static_cast<int64>(dy_column()),
-                         indices + n * static_cast<int64>(indices_column()));
-    }
+    row.windows.load(is_row, inside, dy, dy_column(), indices, indices_column());
     if constexpr (kFinds) maxima.load(row.x, top_of(number) + Maxima::kKept, is_row);
     dy += params.dy_step[0];
     if constexpr (kMode == PoolingMode::kIndices) indices += params.indices_step[0];
@@ -179,7 +229,7 @@ struct RollingGradients {
   __device__ __forceinline__ C share(int axis, int32 position) const {
     const int32 start = position * kStride - params.before[axis];
     const int32 places = min(start + kWindow, params.counted_high[axis]) - max(start, params.counted_low[axis]);
-    return C(1) / static_cast<C>(max(places, 1));
+    return places == 3 ? C(1) / 3 : places == 2 ? C(0.5) : C(1);
   }
 
   // The number that names a place of the strip in `PassedOn` or in `Maxima::Places`. Of a row or a column outside, indices may have it
@@ -198,12 +248,12 @@ struct RollingGradients {
     }();
     const auto takes = [&](int n, int i, int32 place) {
       if constexpr (kFinds) return found.at[n][i] == place;
-      else return kMode == PoolingMode::kAverage || row.windows[n].place(i) == place;
+      else return kMode == PoolingMode::kAverage || row.windows.place(n, i) == place;
     };
 #pragma unroll
     for (int n = 0; n < kWide; ++n) {
       C gradient[kVector];
-      row.windows[n].gradient.widen_into(gradient);
+      row.windows.gradients(n, gradient);
       if constexpr (kMode == PoolingMode::kAverage) {
         const C part = share(0, first() + step) * share(1, window + n);
 #pragma unroll
@@ -230,17 +280,22 @@ struct RollingGradients {
     char* const line = output;
     output += params.output_step[0];
     if (static_cast<uint32>(row) >= static_cast<uint32>(params.x_extent[0])) return;
-    if (kOfPlanes && params.at_once != 0) {
-      C pair[kColumns];
+    const auto write_at_once = [&] {
+      C values[kColumns];
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) pair[c] = sums[c][0];
-      factors.blend_into(pair, reinterpret_cast<T*>(line));
-      return;
-    }
+      for (int c = 0; c < kColumns; ++c) values[c] = sums[c][0];
+      factors.blend_into(values, reinterpret_cast<T*>(line));
+    };
+    if constexpr (kInVectors) {
+      write_at_once();
+    } else if (kOfPlanes && params.at_once != 0) {
+      write_at_once();
+    } else {
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      if (static_cast<uint32>(left + c) >= static_cast<uint32>(params.x_extent[1])) continue;
-      factors.blend_into(sums[c], reinterpret_cast<T*>(line + c * static_cast<int64>(output_column())));
+      for (int c = 0; c < kColumns; ++c) {
+        if (static_cast<uint32>(left + c) >= static_cast<uint32>(params.x_extent[1])) continue;
+        factors.blend_into(sums[c], reinterpret_cast<T*>(line + c * static_cast<int64>(output_column())));
+      }
     }
   }
 

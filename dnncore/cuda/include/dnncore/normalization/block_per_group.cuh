@@ -9,6 +9,7 @@
 
 #include "dnncore/common/loaded.cuh"
 #include "dnncore/common/reduce.cuh"
+#include "dnncore/normalization/coefficients.cuh"
 #include "dnncore/ptx/forget.cuh"
 
 namespace dnncore {
@@ -46,28 +47,11 @@ __device__ __forceinline__ C sum_block(C value, C (&of_warps)[kGroupThreads / kW
   return value;
 }
 
-// Scale or bias, which may be stored as x is: of a plane, and of the elements of a vector.
+// Scale or bias of a plane, which may be stored as x is.
 template <typename T>
 __device__ __forceinline__ Compute<T> load_one(const void* from, bool narrow, int64 place, Compute<T> otherwise) {
   if (from == nullptr) return otherwise;
   return narrow ? widen(static_cast<const T*>(from)[place]) : static_cast<const Compute<T>*>(from)[place];
-}
-template <typename T, int kWidth>
-__device__ __forceinline__ void load_each(
-    Compute<T> (&values)[kWidth], const void* from, bool narrow, int32 vector, Compute<T> otherwise
-) {
-  if (from == nullptr) {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) values[i] = otherwise;
-  } else if (narrow) {
-    const auto found = static_cast<const Vector<T, kWidth>*>(from)[vector];
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) values[i] = widen(found.at[i]);
-  } else {
-    const auto found = static_cast<const Vector<Compute<T>, kWidth>*>(from)[vector];
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) values[i] = found.at[i];
-  }
 }
 
 // kBytes is what a thread reads at once; with kEach each element has a scale of its own, otherwise each plane.

@@ -4,9 +4,10 @@
 //
 //    dx = inv_std (g - mean(g) - n mean(g n)),    dscale = sum of dy n,    dbias = sum of dy    over the rows
 //
-// A team of threads takes a row, whose packs it keeps in registers, and goes on to another one: so each thread has the same columns
-// all the time, and adds up what they give to dscale and dbias beside. The teams of a block put their sums together in shared memory,
-// one after the other, and leave one part per block in the workspace; a second launch adds up the parts.
+// A team of threads takes a row and goes on to another one: so each thread has the same columns all the time, and adds up what they give to
+// dscale and dbias beside. Packs come to slots of the thread's own in shared memory, kRowStages rows ahead, so that no thread waits for
+// another one's: while a team waits for its sums, its next rows are under way. The teams of a block put their sums together in shared
+// memory, one after the other, and leave one part per block in the workspace; a second launch adds up the parts.
 //
 //    row 0   [pack][pack][pack] ...   team 0           dx
 //    row 1   [pack][pack][pack] ...   team 1           dx          sums of the columns -> parts [blocks][2][length]
@@ -18,10 +19,12 @@
 #include "dnncore/common/loaded.cuh"
 #include "dnncore/common/pack.cuh"
 #include "dnncore/common/reduce.cuh"
+#include "dnncore/ptx/async_copy.cuh"
 
 namespace dnncore {
 
-constexpr int kRowThreads = 128;     // _THREADS in row_gradients.py
+constexpr int kRowThreads = 256;     // most of a block; _THREADS in row_gradients.py
+constexpr int kRowStages = 2;        // rows of a team that are under way; _STAGES there
 constexpr int kColumnThreads = 256;  // _COLUMN_THREADS there
 
 // Mirrored by _PARAMS in dnncore/cuda/normalization/row_gradients.py.
@@ -40,37 +43,54 @@ struct RowGradientParams {
   int32 lanes;   // threads of a team, a power of two from 32 on
 };
 
-// Packs of a row that a thread has at most: 512 bytes of sums; _PACKS in row_gradients.py.
+// Packs of a row that a thread has at most: 128 bytes of sums, twice; _PACKS in row_gradients.py.
 template <typename T>
-constexpr int kRowPacks = sizeof(T) == 2 ? 4 : 8;
+constexpr int kRowPacks = sizeof(T) == 2 ? 2 : 4;
 
 // Scale is stored as type S.
 template <typename T, typename S>
 __device__ void row_gradients(const RowGradientParams& params) {
   using C = Compute<T>;
   constexpr int kWidth = Pack<T>::kWidth, kPacks = kRowPacks<T>, kWarps = kRowThreads / kWarpSize;
-  extern __shared__ __align__(16) unsigned char shared[];  // sums of the block: [2][length]
+  extern __shared__ __align__(16) unsigned char shared[];  // slots: [kRowStages][kPacks][x, dy][threads]; then sums of the block: [2][length]
   __shared__ C crossing[2][kWarps][2];                     // of the warps of a team, for two rows in turn
-  const int lane = threadIdx.x % params.lanes, team = threadIdx.x / params.lanes, teams = kRowThreads / params.lanes;
+  const int lane = threadIdx.x % params.lanes, team = threadIdx.x / params.lanes, teams = blockDim.x / params.lanes;
   const int warp = threadIdx.x / kWarpSize, first_warp = team * (params.lanes / kWarpSize);
   const C share = static_cast<C>(params.share);
   const bool is_centred = params.mean != nullptr;
   const auto* scale = static_cast<const Vector<S, kWidth>*>(params.scale);
   C plain[kPacks][kWidth] = {}, normalized[kPacks][kWidth] = {};
-  int turn = 0;
-  for (int64 first = static_cast<int64>(blockIdx.x) * teams; first < params.rows; first += static_cast<int64>(gridDim.x) * teams) {
-    const int64 row = first + team;
-    const bool exists = row < params.rows;
-    const auto at = [&](int k) { return lane + k * params.lanes; };
-    const auto has = [&](int k) { return exists && at(k) < params.packs; };
-    Pack<T> x[kPacks] = {}, dy[kPacks] = {};
-    const int64 start = row * params.packs;
+  const int64 step = static_cast<int64>(gridDim.x) * teams;
+  const auto at = [&](int k) { return lane + k * params.lanes; };
+  const auto slot = [&](int stage, int k, int which) {
+    return reinterpret_cast<Pack<T>*>(shared) + ((stage * kPacks + k) * 2 + which) * blockDim.x + threadIdx.x;
+  };
+  const auto begin = [&](int stage, int64 row) {
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      if (!has(k)) continue;
-      x[k] = static_cast<const Pack<T>*>(params.x)[start + at(k)];
-      dy[k] = static_cast<const Pack<T>*>(params.dy)[start + at(k)];
+      const bool inside = row < params.rows && at(k) < params.packs;
+      const int64 place = inside ? row * params.packs + at(k) : 0;
+      copy_vector_async(slot(stage, k, 0), static_cast<const Pack<T>*>(params.x) + place, inside);
+      copy_vector_async(slot(stage, k, 1), static_cast<const Pack<T>*>(params.dy) + place, inside);
     }
+    commit_copies();
+  };
+  int turn = 0, stage = 0;
+  const int64 start_of_block = static_cast<int64>(blockIdx.x) * teams;
+#pragma unroll
+  for (int ahead = 0; ahead < kRowStages; ++ahead) begin(ahead, start_of_block + team + ahead * step);
+  for (int64 first = start_of_block; first < params.rows; first += step) {
+    const int64 row = first + team;
+    const bool exists = row < params.rows;
+    const auto has = [&](int k) { return exists && at(k) < params.packs; };
+    const int64 start = row * params.packs;
+    Pack<T> x[kPacks], dy[kPacks];
+    wait_for_copies<kRowStages - 1>();
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) x[k] = *slot(stage, k, 0), dy[k] = *slot(stage, k, 1);
+    __syncwarp();  // the compiler moves no read of the slots past it
+    begin(stage, row + kRowStages * step);
+    stage = stage + 1 == kRowStages ? 0 : stage + 1;
     const C mean = exists && is_centred ? static_cast<const C*>(params.mean)[row] : C(0);
     const C inv_std = exists ? static_cast<const C*>(params.inv_std)[row] : C(0);
     const auto weights_of = [&](int k, C (&weights)[kWidth]) {
@@ -124,6 +144,8 @@ __device__ void row_gradients(const RowGradientParams& params) {
       *place = result;
     }
   }
+  wait_for_copies<0>();
+  if (teams > 1) __syncthreads();  // the sums take the place of all threads' slots
   auto* block = reinterpret_cast<Pack<C>*>(shared);
   constexpr int kSpread = kWidth / Pack<C>::kWidth;  // packs of sums for one of elements
   const int length = params.packs * kSpread;
