@@ -25,10 +25,12 @@ def _of_pooling() -> Iterator[_Counted]:
         yield rolling.RollingPooling(), f"_rolling_{mode}_.*_stride_{stride}$", rolling._THREADS, registers
     gradients, threads = rolling_gradients.RollingGradients(), rolling_gradients._THREADS
     for walked, registers in rolling_gradients._REGISTERS.items():
-        yield gradients, f"_(indices|average)_.*_{walked}_", threads, registers
+        yield gradients, f"_(indices|average)_[a-z0-9]*_{walked}_", threads, registers
     for (walked, extent, stride), registers in rolling_gradients._REGISTERS_OF_MAXIMA.items():
         yield gradients, f"_max_.*_{walked}_{extent}x{extent}_stride_{stride}$", threads, registers
-    yield rolling_planes.RollingPlanes(), "_rolling_planes_", rolling_planes._THREADS, rolling_planes._REGISTERS
+    planes, threads = rolling_planes.RollingPlanes(), rolling_planes._THREADS
+    yield planes, "_rolling_planes_", threads, rolling_planes._REGISTERS
+    yield planes, "_vector_planes_", threads, rolling_planes._REGISTERS_BY_VECTORS
 
 
 def _of_others() -> Iterator[_Counted]:

@@ -29,13 +29,11 @@ _FEW_THREADS = 128
 _PACKS, _STAGES = {2: 2, 4: 4, 8: 4}, 2
 """Of a row, that a thread has at most, by the bytes of an element, and rows under way; kRowPacks and kRowStages there."""
 
-<<<<<<< HEAD
-_REGISTERS = 206
-"""Of a thread [most of those for sm_90a in the gates' baseline]: there are as many blocks as have room at a time."""
-=======
 _BLOCKS = 2
-"""Of _THREADS, per multiprocessor, for which registers are limited."""
->>>>>>> 4656a78f
+"""Of _THREADS, per multiprocessor, for which the compiler limits registers."""
+
+_REGISTERS = 128
+"""Of a thread [most of those for sm_90a in the gates' baseline]: there are as many blocks as have room at a time."""
 
 _OF_MEMORY_RATE = 0.95
 """Measured on an H200 with a prototype of the first launch: 104 to 107 us for 64 million float16, 198 to 206 for float32."""
@@ -76,11 +74,7 @@ class RowGradients:
         anywhere = _ANYWHERE.offer(problem, figures)
         blocks = _blocks(problem, figures)
         parts_bytes = blocks * 2 * _length(problem) * problem.x.dtype.compute.itemsize
-<<<<<<< HEAD
-        busy = min(blocks / _most_blocks(figures), 1.0)
-=======
         busy = min(blocks / _most_blocks(problem, figures), 1.0)
->>>>>>> 4656a78f
         nbytes = operand_bytes(problem) + 2 * parts_bytes
         seconds = nbytes / (figures.bytes_per_second * _OF_MEMORY_RATE * busy)
         return Offer(
@@ -117,25 +111,17 @@ def _lanes(problem: LayerNormBackwardProblem) -> int:
 def _blocks(problem: LayerNormBackwardProblem, figures: DeviceFigures) -> int:
     """Of the first launch: a function of the problem and the number of multiprocessors."""
     rows = math.prod(problem.x.shape[: problem.axis])
-<<<<<<< HEAD
-    return min(-(-rows // (_THREADS // _lanes(problem))), _most_blocks(figures))
-
-
-def _most_blocks(figures: DeviceFigures) -> int:
-    return figures.multiprocessors * figures.resident_blocks(_THREADS, _REGISTERS)
-=======
     return min(-(-rows // (_threads(problem) // _lanes(problem))), _most_blocks(problem, figures))
 
 
 def _most_blocks(problem: LayerNormBackwardProblem, figures: DeviceFigures) -> int:
     """As many as run at a time."""
-    return figures.multiprocessors * _BLOCKS * (_THREADS // _threads(problem))
+    return figures.multiprocessors * figures.resident_blocks(_threads(problem), _REGISTERS)
 
 
 def _threads(problem: LayerNormBackwardProblem) -> int:
     """Of a block."""
     return max(_lanes(problem), _FEW_THREADS)
->>>>>>> 4656a78f
 
 
 def _why_not(problem: LayerNormBackwardProblem) -> str | None:

@@ -60,10 +60,10 @@ _READ_AND_WRITTEN = {
 _WIDTH_OF_MAXIMA = 4
 """Channels of a vector where maxima are found again; kVector in pooling_rolling_gradients.cuh."""
 
-_REGISTERS = {"vectors": 110, "planes": 56}
-"""Of a thread, by what is walked [most of those for sm_90a in the gates' baseline]."""
+_REGISTERS = {"vectors": 110, "planes": 56, "plane_vectors": 72}
+"""Of a thread, by what is walked, the last of planes whose strips are vectors of dx [most of those for sm_90a in the gates'
+baseline]."""
 
-<<<<<<< HEAD
 _REGISTERS_OF_MAXIMA = {
     ("vectors", 3, 1): 200,
     ("vectors", 3, 2): 137,
@@ -71,18 +71,6 @@ _REGISTERS_OF_MAXIMA = {
     ("planes", 3, 1): 121,
     ("planes", 3, 2): 94,
     ("planes", 2, 2): 72,
-=======
-_RESIDENT_OF_PLANE_VECTORS = 896
-"""The same of planes whose strips are vectors of dx."""
-
-_RESIDENT_OF_MAXIMA = {
-    ("vectors", 3, 1): 256,
-    ("vectors", 3, 2): 384,
-    ("vectors", 2, 2): 896,
-    ("planes", 3, 1): 512,
-    ("planes", 3, 2): 640,
-    ("planes", 2, 2): 896,
->>>>>>> 4656a78f
 }
 """The same where maxima are found again, by what is walked, extent and stride."""
 
@@ -222,17 +210,13 @@ def _window(problem: PoolingProblem) -> tuple[int, int]:
 def _walks(problem: PoolingProblem, figures: DeviceFigures, *, of_planes: bool) -> Walks:
     (images, channels, _, columns), pooling = problem.outputs[0].shape, problem.pooling
     outside = 0 if of_planes else pooling.padding[1][0] % pooling.stride[1]
-<<<<<<< HEAD
     walked = "planes" if of_planes else "vectors"
-    finds_maxima = mode_of(problem) == "max"
-    registers = _REGISTERS_OF_MAXIMA[walked, *_window(problem)] if finds_maxima else _REGISTERS[walked]
-=======
-    resident = _RESIDENT_OF_PLANES if of_planes else _RESIDENT
     if of_planes and _in_vectors(problem):
-        resident = _RESIDENT_OF_PLANE_VECTORS
+        registers = _REGISTERS["plane_vectors"]
     elif mode_of(problem) == "max":
-        resident = _RESIDENT_OF_MAXIMA["planes" if of_planes else "vectors", *_window(problem)]
->>>>>>> 4656a78f
+        registers = _REGISTERS_OF_MAXIMA[walked, *_window(problem)]
+    else:
+        registers = _REGISTERS[walked]
     return Walks.of(
         (images, channels, _steps(problem), columns + outside),
         None if of_planes else _width(problem),

@@ -22,10 +22,6 @@ from dnncore.cuda.pooling.problem import (
     why_not_walked,
     windows_of,
 )
-<<<<<<< HEAD
-from dnncore.cuda.pooling.vectors import ANYWHERE, steps, where_aligned, whole_strips, why_no_planes
-from dnncore.cuda.pooling.walks import Walks, resident_threads
-=======
 from dnncore.cuda.pooling.vectors import (
     ANYWHERE,
     VECTOR_BYTES,
@@ -35,8 +31,7 @@ from dnncore.cuda.pooling.vectors import (
     whole_strips,
     why_no_planes,
 )
-from dnncore.cuda.pooling.walks import Walks
->>>>>>> 4656a78f
+from dnncore.cuda.pooling.walks import Walks, resident_threads
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -54,14 +49,8 @@ _VECTOR_WINDOWS = ((2, 0), (3, 0), (3, 1))
 
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
-<<<<<<< HEAD
-_REGISTERS = 59
-"""Of a thread [most of those for sm_90a in the gates' baseline]."""
-=======
-_RESIDENT, _RESIDENT_BY_VECTORS = 1024, 896
-"""Threads that a multiprocessor has registers for, in whole blocks [by the registers of sm_90a, which the gates' baseline has]; the
-latter of strips that are vectors."""
->>>>>>> 4656a78f
+_REGISTERS, _REGISTERS_BY_VECTORS = 59, 66
+"""Of a thread [most of those for sm_90a in the gates' baseline]; the latter of strips that are vectors."""
 
 _MOST_ROWS = 14
 """Of a walk where not all threads have a place at once. Each walk loads up to two rows that the one above it has loaded, too."""
@@ -159,11 +148,7 @@ def _walks(problem: PoolingProblem, figures: DeviceFigures) -> Walks:
         columns=_strip(problem),
         at_once=1,
         most=_MOST_ROWS,
-<<<<<<< HEAD
-        resident=resident_threads(figures, _THREADS, _REGISTERS),
-=======
-        resident=figures.multiprocessors * (_RESIDENT_BY_VECTORS if _in_vectors(problem) else _RESIDENT),
->>>>>>> 4656a78f
+        resident=resident_threads(figures, _THREADS, _REGISTERS_BY_VECTORS if _in_vectors(problem) else _REGISTERS),
     )
 
 
