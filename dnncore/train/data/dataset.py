@@ -8,7 +8,7 @@ import numpy as np
 
 from dnncore.errors import ConfigError
 
-__all__ = ["Dataset", "Subset", "as_pixels", "names_of_labels", "whole_labels"]
+__all__ = ["Dataset", "Subset"]
 
 
 class Dataset(Protocol):
