@@ -137,6 +137,30 @@ IN_MANY_BANDS = (
         written_for="depthwise_channels",
     ),
 )
+# Walks down columns: strips of one group and of several, of which the last has fewer; a single row; several blocks of channels;
+# parts that end between images and within one.
+DOWN_COLUMNS = tuple(
+    Geometry(
+        f"columns-{dtype.value}-{name}",
+        x,
+        (3, 3),
+        {"padding": 1, **settings},
+        1,
+        dtype,
+        NHWC,
+        alpha=blend[0],
+        beta=blend[1],
+        directions=TO_FILTERS,
+        written_for="depthwise_columns",
+    )
+    for dtype in (F16, BF16, F32)
+    for name, x, settings, blend in (
+        ("one-row", (3, 8, 1, 8), {}, (1.0, 0.0)),
+        ("whole", (5, 16, 13, 12), {"mode": "convolution"}, (0.5, -2.0)),
+        ("chunks", (2, 136, 9, 20), {}, (2.0, 1.0)),
+        ("groups", (1, 128, 7, 36), {}, (1.0, 0.0)),
+    )
+)
 # Small planes: rows of one segment and of several, odd and even; several blocks of channels, of which the last has fewer; padding
 # that differs on every side, and none.
 PLANES = ("NCHW",) * 3
@@ -209,6 +233,7 @@ GEOMETRIES = (
     *IN_STRIPS,
     *IN_BANDS,
     *IN_MANY_BANDS,
+    *DOWN_COLUMNS,
     *IN_PLANES,
     Geometry("batch-0", (0, 4, 5, 5), (3, 3)),
     Geometry("batch-0-nhwc", (0, 4, 5, 5), (3, 3), layouts=NHWC),

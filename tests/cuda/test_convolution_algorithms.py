@@ -76,6 +76,7 @@ def test_depthwise_takes_channels_one_at_a_time_where_an_address_is_not_aligned(
     ("name", "algorithm"),
     [
         ("depthwise-backward_filter-bands-7x7-float16-whole", "depthwise_channels"),
+        ("depthwise-backward_filter-columns-float16-whole", "depthwise_columns"),
         ("depthwise-backward_filter-planes-7x7-float16-whole", "depthwise_planes"),
         ("depthwise-backward_data-planes-7x7-float16-whole", "depthwise_planes"),
         ("depthwise-forward-planes-7x7-float16-whole", "depthwise_planes"),

@@ -29,6 +29,7 @@ from tests.cases import CASES, Case
 from tests.conftest import CUDA_DEVICES
 from tests.cuda.test_fft import KERNELS as KERNELS_OF_SPECTRA
 from tests.cuda.test_parts import JOINED, JOINED_EXTENDED, SELECTED, by_another_launch
+from tests.cuda.test_vector_planes import KERNELS as KERNELS_OF_VECTOR_PLANES
 from tests.ops.harness import GUARD, check
 from tests.ops.test_block_per_group import KERNELS as KERNELS_OF_GROUPS
 from tests.ops.test_group_gradients import KERNELS as KERNELS_OF_GROUP_GRADIENTS
@@ -234,5 +235,6 @@ def test_the_cases_of_all_tests_together_run_every_kernel(
         | KERNELS_OF_GROUPS
         | KERNELS_OF_GROUP_GRADIENTS
         | KERNELS_OF_ROW_TEAMS
+        | KERNELS_OF_VECTOR_PLANES
     )
     assert sorted(unit.entry for unit in set(all_units()) - covered if unit.entry not in elsewhere) == []

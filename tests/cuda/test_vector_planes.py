@@ -24,6 +24,20 @@ from tests.ops.harness import GUARD, check
 WINDOWS = [(2, 0, False), (3, 1, False), (3, 0, True)]
 """Extent, padding, and whether the last window may end behind the plane."""
 
+KERNELS = {
+    f"pooling_{kind}_{dtype}_{form}"
+    for dtype in ("float16", "bfloat16", "float")
+    for window, padding, _ in WINDOWS
+    for kind, form in (
+        *(
+            (f"forward_vector_planes_{mode}", f"{window}x{window}_padding_{padding}")
+            for mode in ("max", "average", "indices")
+        ),
+        *((f"backward_rolling_{mode}", f"plane_vectors_{window}x{window}_stride_2") for mode in ("average", "indices")),
+    )
+}
+"""What the cases here run."""
+
 
 def vector_problem(
     window: int,

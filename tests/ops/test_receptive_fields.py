@@ -7,6 +7,7 @@ the gradients of x by tiled GEMMs and depthwise kernels, at the border, when a w
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from dnncore import ConvolutionDescriptor, DType, Handle, Preference
 from dnncore.descriptors import TensorDescriptor
 from dnncore.plan import rank
 from dnncore.problems import ConvolutionProblem, Direction
+from tests.conftest import CUDA_DEVICES
 from tests.ops.oracle.convolution import convolve
 
 # x, w, settings
@@ -101,3 +103,28 @@ def test_one_place_reaches_its_receptive_field(
                 assert not wrong.size, (
                     f"{algorithm}: {problem.input_names[operand]}{place} shows at {wrong[:4].tolist()}"
                 )
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16], ids=lambda dtype: dtype.value)
+def test_one_place_of_x_reaches_its_taps_where_threads_walk_down_columns(
+    handles: dict[str, Handle], dtype: DType
+) -> None:
+    """At the borders of strips and of the image."""
+    handle = handles[CUDA_DEVICES[0]]
+    x = TensorDescriptor.packed((2, 8, 5, 8), dtype, "NHWC")
+    w = TensorDescriptor.packed((8, 1, 3, 3), dtype)
+    problem = ConvolutionProblem(Direction.BACKWARD_FILTER, x, w, x, ConvolutionDescriptor.make(padding=1, groups=8))
+    plan = handle.plan(problem, algorithm="depthwise_columns")
+    rng = np.random.default_rng(3)
+    arrays = [rng.uniform(0.5, 1.5, x.shape).astype(dtype.numpy) for _ in range(2)]
+    for row, column in itertools.product((0, 2, 4), (0, 3, 4, 7)):
+        place = (1, 5, row, column)
+        with_one = arrays[0].copy()
+        with_one[place] = np.inf
+        with handle.tensor(x) as first, handle.tensor(x) as second, handle.tensor(w) as output:
+            first.assign(with_one)
+            second.assign(arrays[1])
+            handle.run(plan, 1.0, (first, second), 0.0, (output,))
+            found = ~np.isfinite(output.numpy().astype(np.float32))
+        assert np.array_equal(found, _reached(problem, 0, place)), place

@@ -9,6 +9,7 @@ from dnncore.choice import fastest
 from dnncore.cuda.algorithm import BoundedAnywhere, CudaAlgorithm
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
 from dnncore.cuda.convolution.depthwise_filter_channels import DEPTHWISE_CHANNELS_BACKWARD_FILTER
+from dnncore.cuda.convolution.depthwise_filter_columns import DEPTHWISE_COLUMNS_BACKWARD_FILTER
 from dnncore.cuda.convolution.depthwise_filter_planes import DEPTHWISE_PLANES_BACKWARD_FILTER
 from dnncore.cuda.convolution.depthwise_planes import DEPTHWISE_PLANES
 from dnncore.cuda.convolution.direct import DIRECT
@@ -89,6 +90,7 @@ _STRIDE_1: dict[Direction, tuple[CudaAlgorithm, ...]] = {
     Direction.BACKWARD_FILTER: (
         DEPTHWISE,
         DEPTHWISE_CHANNELS_BACKWARD_FILTER,
+        DEPTHWISE_COLUMNS_BACKWARD_FILTER,
         DEPTHWISE_PLANES_BACKWARD_FILTER,
         *_WGMMA[Direction.BACKWARD_FILTER],
         _TF32,
