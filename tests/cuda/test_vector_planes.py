@@ -69,9 +69,9 @@ def vector_problem(
 @pytest.fixture
 def walker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
     """A handle whose walks are STEPS rows long."""
-    monkeypatch.setattr(rolling_planes, "_RESIDENT_BY_VECTORS", 0)
+    monkeypatch.setattr(rolling_planes, "resident_threads", lambda *_: 0)
     monkeypatch.setattr(rolling_planes, "_MOST_ROWS", STEPS)
-    monkeypatch.setattr(rolling_gradients, "_RESIDENT_OF_PLANE_VECTORS", 0)
+    monkeypatch.setattr(rolling_gradients, "resident_threads", lambda *_: 0)
     monkeypatch.setattr(rolling_gradients, "_MOST_STEPS", STEPS)
     with Handle(CUDA_DEVICES[0]) as opened:
         yield opened

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import Bounded
+from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, WhereAligned, kernel_call
 from dnncore.cuda.convolution.depthwise import DEPTHWISE
 from dnncore.cuda.convolution.depthwise_filter import filter_sum_units, prepare_filter_sum
@@ -17,7 +17,7 @@ from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, generate_
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
-from dnncore.problems import ConvolutionProblem, Direction
+from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction
 
 __all__ = ["DEPTHWISE_COLUMNS_BACKWARD_FILTER"]
 
@@ -122,10 +122,14 @@ def _why_not(problem: ConvolutionProblem) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class DepthwiseColumnsBackwardFilter(Bounded):
+class DepthwiseColumnsBackwardFilter(Bounded, Selective):
     """Nine taps of four channels per thread, which walks down four columns. Immutable."""
 
     name: str = "depthwise_columns"
+
+    def suits(self, kind: ConvolutionKind) -> bool:
+        """Filter gradients, where each filter sees one channel."""
+        return kind.sees_one_channel and kind.direction is Direction.BACKWARD_FILTER
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What both images take at least; infinite where there are no kernels."""
