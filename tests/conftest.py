@@ -58,7 +58,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def _let_loggers_pass_on() -> None:
-    """To the root, where pytest listens. Of PyTorch's fifty do not, and each would be given two handlers at every test's three steps."""
+    """To the root, where pytest listens: each of PyTorch's fifty that do not would get two handlers at each step of a test."""
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.partition(".")[0] == "torch":
             logger.propagate = True
