@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import os
 from collections.abc import Generator, Iterator
 
@@ -53,6 +54,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
         gc.enable()
+        _let_loggers_pass_on()
+
+
+def _let_loggers_pass_on() -> None:
+    """To the root, where pytest listens: each of PyTorch's fifty that do not would get two handlers at each step of a test."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "torch":
+            logger.propagate = True
 
 
 @pytest.hookimpl(trylast=True)  # what fixtures held is let go of first

@@ -7,7 +7,7 @@
 
 namespace emu {
 
-AsyncGroups::AsyncGroups(Cluster& cluster, const std::string& name, Proxy proxy, Reads reads)
+AsyncGroups::AsyncGroups(Cluster& cluster, const Describe& name, Proxy proxy, Reads reads)
     : slot_(cluster.add_slot(name)), read_slot_(reads == Reads::kApart ? cluster.add_slot(name) : slot_), proxy_(proxy) {}
 
 Accessor AsyncGroups::accessor(const Thread& issuer) const { return {&issuer.knowledge, slot_, tick_, proxy_ == Proxy::kAsync}; }

@@ -23,11 +23,33 @@ enum class Proxy : uint8_t { kGeneric, kAsync };
 // Whether reads and writes of a unit are known together, or the reads earlier (cp.async.bulk.wait_group.read).
 enum class Reads : uint8_t { kWithWrites, kApart };
 
+// First in, first out. One that was made for each thread of each block: a std::deque takes memory when it is made, this when it is used.
+template <class T>
+class Queue {
+ public:
+  bool empty() const { return first_ == items_.size(); }
+  size_t size() const { return items_.size() - first_; }
+  T& front() { return items_[first_]; }
+  const T& operator[](size_t i) const { return items_[first_ + i]; }
+  void push_back(T item) { items_.push_back(std::move(item)); }
+
+  void pop_front() {
+    if (++first_ < items_.size() && first_ < kLeft) return;
+    items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(first_));
+    first_ = 0;
+  }
+
+ private:
+  static constexpr size_t kLeft = 64;  // so many that have gone are moved out at a time
+  std::vector<T> items_;
+  size_t first_ = 0;
+};
+
 // Operations of one issuer that complete in groups and in order: cp.async, bulk stores, wgmma. The unit's tick is the group's
 // number, as long as nothing splits a group (checkpoint).
 class AsyncGroups {
  public:
-  AsyncGroups(Cluster&, const std::string& name, Proxy = Proxy::kAsync, Reads = Reads::kWithWrites);
+  AsyncGroups(Cluster&, const Describe& name, Proxy = Proxy::kAsync, Reads = Reads::kWithWrites);
 
   Accessor accessor(const Thread& issuer) const;    // of an operation of the open group
   Accessor reader(const Thread& issuer) const;      // ... for what it reads, when that is known earlier
@@ -60,8 +82,8 @@ class AsyncGroups {
   uint32_t tick_ = 1;               // of operations issued now
   uint32_t issued_ = 0;             // of the last operation
   uint32_t read_ = 0, done_ = 0;    // up to which somebody has waited
-  std::deque<Operation> on_their_way_;
-  std::deque<uint32_t> committed_;  // last tick of each group that wait() has not passed
+  Queue<Operation> on_their_way_;
+  Queue<uint32_t> committed_;       // last tick of each group that wait() has not passed
 };
 
 // Registers of a block that setmaxnreg moves between its warps (cluster.cpp).

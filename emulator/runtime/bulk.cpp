@@ -39,8 +39,7 @@ Mbarrier& mbarrier_beside(Thread& self, const char* instruction, uint32_t shared
 
 AsyncGroups& bulk_stores_of(Thread& self) {
   if (!self.bulk) {
-    std::string name = printf_string("a bulk store of thread %u", self.linear);
-    if (self.cluster->blocks.size() > 1) name += printf_string(" of block rank %u", self.block->rank);
+    const Describe name = [&self] { return printf_string("a bulk store of thread %u", self.linear) + rank_of(*self.block); };
     self.bulk = std::make_unique<AsyncGroups>(*self.cluster, name, Proxy::kAsync, Reads::kApart);
   }
   return *self.bulk;

@@ -27,9 +27,9 @@ bool strong(Kind kind) { return kind == Kind::kAtomic || kind == Kind::kStrongRe
 
 // "thread 5 of block 1", "cp.async of thread 3".
 std::string accessor_name(const Cluster& cluster, uint32_t slot) {
-  if (slot >= cluster.threads.size()) return cluster.unit_names[slot - cluster.threads.size()];
+  if (slot >= cluster.threads.size()) return cluster.unit_names[slot - cluster.threads.size()]();
   const Thread& t = *cluster.threads[slot];
-  return printf_string("thread %u", t.linear) + (cluster.blocks.size() > 1 ? printf_string(" of block rank %u", t.block->rank) : "");
+  return printf_string("thread %u", t.linear) + rank_of(*t.block);
 }
 
 std::string where(const Cluster& cluster, const Access& a) {

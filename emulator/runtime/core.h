@@ -35,7 +35,7 @@ struct SyncPoint {
 
 enum class State : uint8_t { kReady, kWaiting, kDone };
 
-// Says what a thread waits for, should anybody ask: only a deadlock's report does.
+// Says what a thread waits for, or what a unit is called, should anybody ask: only reports do.
 using Describe = std::function<std::string()>;
 
 struct Thread : EmuThread {
@@ -135,7 +135,7 @@ struct Cluster {
   std::vector<Thread*> threads;     // by slot; owned by the worker and used again for the next cluster
   uint32_t live = 0;
   uint32_t num_slots = 0;
-  std::vector<std::string> unit_names;   // of the slots behind the threads: "cp.async of thread 3", ...
+  std::vector<Describe> unit_names;      // of the slots behind the threads: "cp.async of thread 3", ...
   char* window = nullptr;           // generic address of shared::cluster address 0
   std::unordered_map<uint32_t, std::unique_ptr<Mbarrier>> mbarriers;
   std::unique_ptr<AsyncEngine> engine;
@@ -147,7 +147,7 @@ struct Cluster {
   } barrier;
 
   // Gives an asynchronous unit a slot of its own.
-  uint32_t add_slot(std::string name);
+  uint32_t add_slot(Describe name);
   Block* block_of(uint32_t address);            // by a shared::cluster address; null: no such block
   bool checked() const { return launch->module->checked; }
 };
@@ -188,6 +188,7 @@ inline constexpr int kIllegalAddress = 700, kMisalignedAddress = 716, kAssert = 
 [[noreturn]] void fail(Thread& by, uint32_t location, std::string what, int error = kLaunchFailed);  // ends the launch with a report
 std::string place(const EmuModule&, uint32_t location);                   // "conv.cuh:12 < gemm.cuh:40"
 std::string printf_string(const char* format, ...) __attribute__((format(printf, 1, 2)));
+std::string rank_of(const Block&);                                        // " of block rank 1"; nothing where a cluster is one block
 
 inline Thread& thread_of(EmuThread* t) { return *static_cast<Thread*>(t); }
 

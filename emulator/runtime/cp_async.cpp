@@ -9,8 +9,7 @@ namespace {
 
 AsyncGroups& copies_of(Thread& self) {
   if (!self.cp_async) {
-    std::string name = printf_string("cp.async of thread %u", self.linear);
-    if (self.cluster->blocks.size() > 1) name += printf_string(" of block rank %u", self.block->rank);
+    const Describe name = [&self] { return printf_string("cp.async of thread %u", self.linear) + rank_of(*self.block); };
     self.cp_async = std::make_unique<AsyncGroups>(*self.cluster, name, Proxy::kGeneric);
   }
   return *self.cp_async;

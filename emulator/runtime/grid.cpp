@@ -148,7 +148,7 @@ private:
 
 }  // namespace
 
-uint32_t Cluster::add_slot(std::string name) {
+uint32_t Cluster::add_slot(Describe name) {
   unit_names.push_back(std::move(name));
   return num_slots++;
 }

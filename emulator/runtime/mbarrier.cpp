@@ -44,12 +44,11 @@ char* check_place(Thread& self, uint32_t address, bool remote_allowed, uint32_t 
     fail(self, location, printf_string("mbarrier address 0x%x is in block rank %u, the cluster has %zu blocks", address,
                                        address >> kEmuBlockWindowBits, cluster.blocks.size()));
   }
-  const std::string name = name_of(cluster, address);
-  if (address % kBytes) fail(self, location, name + ": an mbarrier is 8-byte aligned", kMisalignedAddress);
+  if (address % kBytes) fail(self, location, name_of(cluster, address) + ": an mbarrier is 8-byte aligned", kMisalignedAddress);
   if (block != self.block && !remote_allowed) {
-    fail(self, location, name + ": this instruction takes an mbarrier of its own block only");
+    fail(self, location, name_of(cluster, address) + ": this instruction takes an mbarrier of its own block only");
   }
-  if (!block->live) fail(self, location, name + ": its block has exited");
+  if (!block->live) fail(self, location, name_of(cluster, address) + ": its block has exited");
   return shared_pointer(self, address);
 }
 
@@ -171,7 +170,11 @@ Mbarrier& find_mbarrier(Thread& self, uint32_t address, Kind kind, uint32_t loca
 }
 
 Accessor mbarrier_accessor(const Thread& issuer, Mbarrier& m, Proxy proxy) {
-  if (!m.slot) m.slot = issuer.cluster->add_slot("a copy that completes on " + name_of(*issuer.cluster, m.address));
+  if (!m.slot) {
+    m.slot = issuer.cluster->add_slot([cluster = issuer.cluster, address = m.address] {
+      return "a copy that completes on " + name_of(*cluster, address);
+    });
+  }
   return {&issuer.knowledge, m.slot, m.tick(), proxy == Proxy::kAsync};
 }
 

@@ -17,6 +17,10 @@ std::string printf_string(const char* format, ...) {
   return text;
 }
 
+std::string rank_of(const Block& block) {
+  return block.cluster->blocks.size() > 1 ? printf_string(" of block rank %u", block.rank) : "";
+}
+
 std::string place(const EmuModule& module, uint32_t location) {
   std::string chain;
   for (int depth = 0; location && location < module.num_locations && depth < 6; ++depth) {

@@ -25,8 +25,7 @@ struct WgmmaLane {
 AsyncGroups& groups_of(Thread& self) {
   auto& groups = self.block->warps[self.warp].wgmma;
   if (!groups) {
-    std::string name = printf_string("wgmma of warp %u", self.warp);
-    if (self.cluster->blocks.size() > 1) name += printf_string(" of block rank %u", self.block->rank);
+    const Describe name = [&self] { return printf_string("wgmma of warp %u", self.warp) + rank_of(*self.block); };
     groups = std::make_unique<AsyncGroups>(*self.cluster, name, Proxy::kAsync);
   }
   return *groups;

@@ -1,4 +1,4 @@
-"""Four emulated devices serve one model under load, one fails in the middle of it, and every request is answered rightly."""
+"""Three emulated devices serve one model under load, one fails in the middle of it, and every request is answered rightly."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ pytestmark = [
     pytest.mark.skipif(not EMULATOR, reason="faults are injected by the emulated driver: run `make test`"),
 ]
 
-REQUESTS = 480
-DEVICES = ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
+REQUESTS = 360
+DEVICES = ("cuda:0", "cuda:1", "cuda:2")
 FLAGS = ("--devices", ",".join(DEVICES), "--max-batch", "4")
 
 
@@ -52,7 +52,7 @@ PROCESS = "--engines=process"
 def test_every_request_is_answered_though_a_device_fails(
     engines: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_emulator(monkeypatch, devices=4, build="fast", faults=fault)
+    use_emulator(monkeypatch, devices=len(DEVICES), build="fast", faults=fault)
     load = Load(tmp_path)
     # A device that hangs is given up after so long. Others have the default: a machine under load is slow, but has not failed.
     patience = ("--batch-timeout-seconds", "5") if "hang" in fault else ()
@@ -69,7 +69,7 @@ def test_every_request_is_answered_though_a_device_fails(
 def test_every_request_is_answered_though_a_device_has_no_memory_for_a_batch(
     engines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_emulator(monkeypatch, devices=4, build="fast", faults="cuda:2 enqueue=55 oom")
+    use_emulator(monkeypatch, devices=len(DEVICES), build="fast", faults="cuda:2 enqueue=55 oom")
     load = Load(tmp_path)
     with RunningServer(tmp_path / "digits", tmp_path, *FLAGS, engines) as server:
         load.run(server)
@@ -80,7 +80,7 @@ def test_every_request_is_answered_though_a_device_has_no_memory_for_a_batch(
 
 
 def test_every_request_is_answered_though_engines_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_emulator(monkeypatch, devices=4, build="fast")
+    use_emulator(monkeypatch, devices=len(DEVICES), build="fast")
     load = Load(tmp_path)
     with RunningServer(tmp_path / "digits", tmp_path, *FLAGS, PROCESS) as server:
         victims = children(server.pid)
