@@ -9,7 +9,7 @@ import pytest
 
 from dnncore.cuda import inverted_residual
 from dnncore.cuda.algorithm import CudaAlgorithm
-from dnncore.cuda.convolution import depthwise_filter_planes, depthwise_segments
+from dnncore.cuda.convolution import depthwise_filter_columns, depthwise_filter_planes, depthwise_segments
 from dnncore.cuda.normalization import row_gradients
 from dnncore.cuda.pooling import rolling, rolling_gradients, rolling_planes
 from dnncore.dtypes import DType
@@ -37,6 +37,8 @@ def _of_others() -> Iterator[_Counted]:
     for outputs, registers in inverted_residual._REGISTERS.items():
         yield inverted_residual.OneKernel(), f"x{outputs}_", inverted_residual._THREADS, registers
     yield row_gradients.RowGradients(), "_row_gradients_", row_gradients._THREADS, row_gradients._REGISTERS
+    columns, threads = depthwise_filter_columns.DEPTHWISE_COLUMNS_BACKWARD_FILTER, depthwise_filter_columns._THREADS
+    yield columns, "_filter_columns_", threads, depthwise_filter_columns._REGISTERS
     planes = depthwise_filter_planes.DEPTHWISE_PLANES_BACKWARD_FILTER
     for size in (5, 7):
         for dtype, name in ((DType.FLOAT16, "b?float16"), (DType.FLOAT32, "float")):

@@ -27,8 +27,11 @@ _AHEAD = {DType.FLOAT16: 2, DType.BFLOAT16: 1, DType.FLOAT32: 1}
 _COLUMNS, _WIDTH, _THREADS = 4, 4, 128
 """kStripColumns, kStripWidth and kColumnWalkThreads in depthwise_filter_columns.cuh."""
 
-_RESIDENT = 3
-"""Blocks of a multiprocessor, for which registers are limited: more have too few of them."""
+_BLOCKS = 3
+"""Per multiprocessor, for which the compiler limits registers: more have too few of them."""
+
+_REGISTERS = 168
+"""Of a thread [most of those for sm_90a in the gates' baseline]."""
 
 _LEAST_ROWS = 8
 """Of a part, beside which two more rows of dy are read [assumed]."""
@@ -57,12 +60,12 @@ class _Walks:
     Args:
         problem: What is cut.
         vectors: Vectors of channels of a block, a power of two.
-        multiprocessors: Of the device.
+        blocks: That run at a time.
     """
 
     problem: ConvolutionProblem
     vectors: int
-    multiprocessors: int
+    blocks: int
 
     @property
     def chunks(self) -> int:
@@ -82,14 +85,14 @@ class _Walks:
     @property
     def num_parts(self) -> int:
         """As many as let all blocks run at once, of no fewer rows than pay."""
-        return max(min(self.multiprocessors * _RESIDENT // self.chunks, self.count // _LEAST_ROWS), 1)
+        return max(min(self.blocks // self.chunks, self.count // _LEAST_ROWS), 1)
 
     @property
     def waste(self) -> float:
         """How many times as long it takes for idle threads and multiprocessors, and for rows that are read twice."""
         columns = self.groups * self._group_columns / self.problem.x.shape[3]
         channels = self.chunks * self.vectors * _WIDTH / self.problem.x.shape[1]
-        idle = self.multiprocessors * _RESIDENT / (self.chunks * self.num_parts)
+        idle = self.blocks / (self.chunks * self.num_parts)
         return columns * channels * max(idle, 1.0) * (1 + self.num_parts / self.count)
 
     @property
@@ -148,7 +151,8 @@ class DepthwiseColumnsBackwardFilter(Bounded, Selective):
         otherwise = DEPTHWISE.offer(problem, figures)
         if isinstance(otherwise, str):
             return otherwise
-        walks = _Walks(problem, plane.vectors, figures.multiprocessors)
+        blocks = figures.multiprocessors * figures.resident_blocks(_THREADS, _REGISTERS)
+        walks = _Walks(problem, plane.vectors, blocks)
         parts = walks.num_parts * problem.w.size * problem.x.dtype.compute.itemsize
         seconds = 2 * figures.launch_seconds + _memory_seconds(problem, figures) * walks.waste
         return Offer(
@@ -202,7 +206,7 @@ def _unit(dtype: DType) -> Unit:
         "depthwise::FilterColumnsParams",
         _PARAMS,
         _THREADS,
-        blocks=_RESIDENT,
+        blocks=_BLOCKS,
     )
     return units[entry]
 
