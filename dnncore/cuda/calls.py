@@ -339,7 +339,7 @@ def rewired(
         return (rewire_one(call),)
 
     def rewire_all(calls: Calls) -> Calls:
-        return rewire(calls[0]) if len(calls) == 1 else tuple([each for call in calls for each in rewire(call)])
+        return tuple([each for call in calls for each in rewire(call)])
 
     def rewire_one(call: KernelCall | Memset | Copy) -> Call:
         if isinstance(call, KernelCall):

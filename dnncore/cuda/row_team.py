@@ -22,8 +22,8 @@ _PACK_BYTES, _WARP = 16, 32
 _LEAST_PACKS = 64
 """Of a row: two for each lane of a warp, lest too little be under way [assumed; measured were rows of 125 packs and more]."""
 
-_THREADS_AT_FULL_RATE = 1024
-"""Per multiprocessor [assumed; seven or more blocks fit]."""
+_OF_THREADS = 0.5
+"""Share of the threads that a multiprocessor may have, which take the full rate [assumed; seven or more blocks fit]."""
 
 
 class RowTeams(NamedTuple):
@@ -70,4 +70,5 @@ class RowTeams(NamedTuple):
 
     def busy(self, figures: DeviceFigures) -> float:
         """The part of the memory's rate that so many threads can take."""
-        return min(self.rows * self.lanes / (figures.multiprocessors * _THREADS_AT_FULL_RATE), 1.0)
+        enough = figures.multiprocessors * figures.threads_per_multiprocessor * _OF_THREADS
+        return min(self.rows * self.lanes / enough, 1.0)

@@ -186,32 +186,24 @@ def _prepare(problem: PoolingProblem, walks: Walks, anywhere: Offer, figures: De
 
 
 def _units(dtype: DType, window: tuple[int, int]) -> dict[str, Unit]:
-    """By mode; those of a dtype and a window share a source."""
-    (extent, stride), element = window, c_type(dtype)
-    entries = {
-        mode: f"pooling_forward_rolling_planes_{mode}_{element}_{extent}x{extent}_stride_{stride}" for mode in MODES
-    }
-    functions = {
-        entry: f"pooling_rolling_planes<{element}, PoolingMode::{MODES[mode]}, {extent}, {stride}, {_COLUMNS}>"
-        for mode, entry in entries.items()
-    }
-    units = generate_together(
-        "dnncore/pooling_rolling_planes.cuh", functions, "RollingPlanesParams", _PARAMS, _THREADS, starts_early=True
-    )
-    return {mode: units[entry] for mode, entry in entries.items()}
+    """By mode, of strips whose places are read one by one; a window is its extent and its stride."""
+    extent, stride = window
+    return _by_mode("rolling_planes", dtype, f"{extent}x{extent}_stride_{stride}", f"{extent}, {stride}, {_COLUMNS}")
 
 
 def _vector_units(dtype: DType, window: int, before: int) -> dict[str, Unit]:
-    """By mode, of strips that are vectors of x; those of a dtype and a window share a source."""
+    """By mode, of strips that are vectors of x."""
+    return _by_mode("vector_planes", dtype, f"{window}x{window}_padding_{before}", f"{window}, {before}")
+
+
+def _by_mode(kernel: str, dtype: DType, shape: str, arguments: str) -> dict[str, Unit]:
+    """The units of a kernel for a dtype and a window, which share a source."""
     element = c_type(dtype)
-    entries = {
-        mode: f"pooling_forward_vector_planes_{mode}_{element}_{window}x{window}_padding_{before}" for mode in MODES
-    }
+    entries = {mode: f"pooling_forward_{kernel}_{mode}_{element}_{shape}" for mode in MODES}
     functions = {
-        entry: f"pooling_vector_planes<{element}, PoolingMode::{MODES[mode]}, {window}, {before}>"
+        entry: f"pooling_{kernel}<{element}, PoolingMode::{MODES[mode]}, {arguments}>"
         for mode, entry in entries.items()
     }
-    units = generate_together(
-        "dnncore/pooling_vector_planes.cuh", functions, "RollingPlanesParams", _PARAMS, _THREADS, starts_early=True
-    )
+    header = f"dnncore/pooling_{kernel}.cuh"
+    units = generate_together(header, functions, "RollingPlanesParams", _PARAMS, _THREADS, starts_early=True)
     return {mode: units[entry] for mode, entry in entries.items()}
