@@ -12,15 +12,8 @@ from typing import Any
 from dnncore.backend import Offer
 from dnncore.bounds import Bounded
 from dnncore.cuda.calls import TICKETS, WORKSPACE, Call, Calls, Place, in_order, kernel_call
-from dnncore.cuda.gemm.algorithm import (
-    OutlineOf,
-    ProductOf,
-    batches,
-    joined_bytes,
-    outline_or_reason,
-    product_or_reason,
-    why_not_launched,
-)
+from dnncore.cuda.gemm.algorithm import batches, joined_bytes, why_not_launched
+from dnncore.cuda.gemm.estimate import OutlineOf, ProductOf, outline_or_reason, product_or_reason
 from dnncore.cuda.gemm.index_space import Epilogue, Extents, Product
 from dnncore.cuda.gemm.kernel import clamped_variant, clamped_variants, why_wide
 from dnncore.cuda.gemm.params import fields_of, make_params, tiles_along

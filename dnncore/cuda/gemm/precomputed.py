@@ -16,17 +16,14 @@ from typing import Any
 from dnncore.backend import Offer
 from dnncore.bounds import BoundedTwice
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, in_order, kernel_call
-from dnncore.cuda.gemm.algorithm import (
+from dnncore.cuda.gemm.algorithm import batches, tiled_calls, whole_schedule, why_not_launched
+from dnncore.cuda.gemm.estimate import (
     OutlineOf,
     ProductOf,
-    batches,
     least_whole_seconds,
     memory_seconds,
     outline_or_reason,
     product_or_reason,
-    tiled_calls,
-    whole_schedule,
-    why_not_launched,
 )
 from dnncore.cuda.gemm.index_space import Phase, Product
 from dnncore.cuda.gemm.kernel import (
