@@ -7,6 +7,7 @@ from dnncore.cuda.normalization.group_gradients import GroupGradients
 from dnncore.cuda.normalization.lrn import AcrossChannels, ThroughShares, Windows
 from dnncore.cuda.normalization.lrn_stretches import ChannelVectors, ChannelWalk
 from dnncore.cuda.normalization.resident import Resident
+from dnncore.cuda.normalization.ring import Ring
 from dnncore.cuda.normalization.row_gradients import RowGradients
 from dnncore.cuda.normalization.rows import Rows
 from dnncore.cuda.normalization.statistics import BACKWARD, FORWARD, INFERENCE
@@ -31,8 +32,8 @@ def _across_channels(direction: str) -> tuple[CudaAlgorithm, ...]:
 
 
 ALGORITHMS: dict[type[Problem], tuple[CudaAlgorithm, ...]] = {
-    BatchNormBackwardProblem: (Resident("backward"), *BACKWARD),
-    BatchNormForwardProblem: (Resident("forward"), *FORWARD),
+    BatchNormBackwardProblem: (Ring("backward"), Resident("backward"), *BACKWARD),
+    BatchNormForwardProblem: (Ring("forward"), Resident("forward"), *FORWARD),
     BatchNormInferenceProblem: (GivenPlanes(), *INFERENCE),
     GroupNormBackwardProblem: (GroupGradients(), *BACKWARD),
     GroupNormForwardProblem: (BlockPerGroup(), *FORWARD),

@@ -219,6 +219,11 @@ class Partition:
         return self.length if self.packs_groups else math.prod(self._packed(self.elements))
 
     @property
+    def run(self) -> int:
+        """Of a group's elements, or packs of them, those that lie in one piece."""
+        return self.elements[0][-1] // (1 if self.packs_groups else self.width)
+
+    @property
     def columns(self) -> int:
         """Groups, or packs of them, that a block works on at once: a power of two."""
         if self.packs_groups:

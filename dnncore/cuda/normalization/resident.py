@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cache, partial
 
 from dnncore.backend import Offer
-from dnncore.cuda.calls import Calls, FieldPath, Place, WhereAligned, kernel_call
+from dnncore.cuda.calls import Calls, Place, WhereAligned, kernel_call
+from dnncore.cuda.normalization.channel_params import CHANNEL_PARAMS, addresses_of, channel_params
 from dnncore.cuda.normalization.cuts import cut_of, operands_of
-from dnncore.cuda.normalization.frame import LIKE_X, PACK_BYTES, Operand, Partition
+from dnncore.cuda.normalization.frame import LIKE_X, PACK_BYTES, Partition
 from dnncore.cuda.normalization.passes import places_of
 from dnncore.cuda.normalization.statistics import Anywhere
-from dnncore.cuda.params import ADDRESS, BLEND, SMALL_DIVISOR, c_type, record, small_divisor, struct
+from dnncore.cuda.params import c_type, small_divisor
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.unit import Unit
 from dnncore.dtypes import DType
@@ -78,33 +78,6 @@ _CLUSTERS = "sm_90a"
 _DTYPES = (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 
 
-class _Parameter(IntEnum):
-    """What a channel has one value of, by its place in the struct; ResidentParameter in resident.cuh."""
-
-    SCALE = 0
-    BIAS = 1
-    MEAN = 2
-    INV_STD = 3
-    FIRST_OLD = 4
-    SECOND_OLD = 5
-    FIRST_NEW = 6
-    SECOND_NEW = 7
-
-
-_PARAMS = struct(
-    *BLEND,
-    *((name, ADDRESS) for name in ("x", "dy", "y", "z", "output")),
-    ("parameters", ADDRESS, len(_Parameter)),
-    ("parameter_steps", "<i8", len(_Parameter)),
-    ("step", "<i8"),
-    *((name, "<f8") for name in ("epsilon", "momentum", "parameter_alpha", "parameter_beta")),
-    ("run", SMALL_DIVISOR),
-    *((name, "<i4") for name in ("outer", "inner", "dy_outer", "dy_inner", "vectors", "part", "columns")),
-    ("narrow", "<u4"),
-    ("rectifies", "<i4"),
-    ("planes", SMALL_DIVISOR),
-)
-
 _Problem = BatchNormForwardProblem | BatchNormBackwardProblem
 
 
@@ -140,25 +113,20 @@ class _Shape:
         return self.partition.width == 1
 
     @property
-    def run(self) -> int:
-        """Vectors of a channel that lie in one piece, if it has planes."""
-        return self.partition.elements[0][-1] // (1 if self.partition.packs_groups else self.partition.width)
-
-    @property
     def planes(self) -> int:
         """Of single elements: those of which each lane has one element at a time."""
-        return min(self.threads // self.run, self.vectors // self.run) if self.is_single else 1
+        return min(self.threads // self.partition.run, self.vectors // self.partition.run) if self.is_single else 1
 
     @property
     def part(self) -> int:
         """Of the vectors, a block's: of single elements whole planes."""
-        whole = self.run if self.is_single else 1
+        whole = self.partition.run if self.is_single else 1
         return -(-self.vectors // (whole * self.blocks)) * whole
 
     @property
     def threads(self) -> int:
         """Of each block."""
-        return _single_threads(self.part, self.run) if self.is_single else _threads(self.columns * self.part)
+        return _single_threads(self.part, self.partition.run) if self.is_single else _threads(self.columns * self.part)
 
     @classmethod
     def all_of(cls, problem: _Problem, figures: DeviceFigures) -> Iterator[_Shape]:
@@ -185,7 +153,7 @@ class _Shape:
     def kept(self, problem: _Problem) -> int:
         """Of a block's vectors, those that stay in registers."""
         if self.is_single:
-            return min(self.planes * self.run * _SINGLES, self.part)
+            return min(self.planes * self.partition.run * _SINGLES, self.part)
         is_forward = isinstance(problem, BatchNormForwardProblem)
         most = _VECTORS if is_forward else self._pairs
         return min(self.threads // self.columns * most, self.part)
@@ -293,40 +261,14 @@ def _widths(itemsize: int) -> tuple[int, ...]:
 
 def _prepare(problem: _Problem, figures: DeviceFigures, direction: str, shape: _Shape, anywhere: Offer) -> Calls:
     partition, dtype = shape.partition, problem.x.dtype
-    operands, places = operands_of(problem), {one: Place(place) for one, place in places_of(problem).items()}
-    width = 1 if partition.packs_groups else partition.width
-
-    def steps(operand: Operand) -> tuple[int, int]:
-        """From one run of vectors to the next, and from one vector."""
-        *outer, inner = partition.elements[1 + operand]
-        return outer[0] if outer else 0, inner * width
-
-    (outer, inner), (dy_outer, dy_inner) = steps(Operand.X), steps(Operand.DY)
-    parameters = {one: Operand[one.name] for one in _Parameter if Operand[one.name] in operands}
-    params = record(
-        _PARAMS,
-        parameter_steps=[partition.groups[1 + Operand[one.name]][0] for one in _Parameter],
-        step=partition.groups[1 + Operand.X][0] if partition.group_count > 1 else 0,
-        run=small_divisor(shape.run),
-        planes=small_divisor(shape.planes),
-        outer=outer,
-        inner=inner,
-        dy_outer=dy_outer,
-        dy_inner=dy_inner,
-        vectors=shape.vectors,
-        part=shape.part,
-        columns=shape.columns,
-        narrow=sum(1 << one for one, operand in parameters.items() if operands[operand].dtype is not dtype.compute),
-        rectifies=problem.activation is not None,
+    params = channel_params(
+        problem, partition, part=shape.part, columns=shape.columns, planes=small_divisor(shape.planes)
     )
-    for name in ("epsilon", "momentum", "parameter_alpha", "parameter_beta"):
-        params[name] = getattr(problem, name, 0.0)
-    fields = {Operand.X: "x", Operand.DY: "dy", Operand.Y: "y", Operand.Z: "z", Operand.OUTPUT: "output"}
-    addresses: dict[FieldPath, Place] = {field: places[one] for one, field in fields.items() if one in places}
-    addresses |= {("parameters", int(one)): places[operand] for one, operand in parameters.items()}
     unit = _units(direction, dtype, shape.blocks == 1)[partition.packs_groups, shape.vector_bytes, shape.blocks]
-    calls = kernel_call(unit, shape.grid, shape.threads, params, addresses, starts_early=figures.starts_early)
-    alignments = tuple((places[one], shape.vector_bytes) for one in LIKE_X if one in places)
+    calls = kernel_call(
+        unit, shape.grid, shape.threads, params, addresses_of(problem), starts_early=figures.starts_early
+    )
+    alignments = tuple((Place(place), shape.vector_bytes) for one, place in places_of(problem).items() if one in LIKE_X)
     return (WhereAligned(alignments, calls, anywhere.prepare),)
 
 
@@ -344,7 +286,7 @@ def _units(direction: str, dtype: DType, alone: bool) -> dict[tuple[bool, int, i
     source = (
         f'#include "dnncore/normalization/resident_{direction}.cuh"\n'
         "using namespace dnncore;\n"
-        f'static_assert(sizeof(ResidentParams) == {_PARAMS.itemsize}, "dnncore/cuda and resident.cuh disagree");\n'
+        f'static_assert(sizeof(ChannelParams) == {CHANNEL_PARAMS.itemsize}, "dnncore/cuda and channel_params.cuh disagree");\n'
     )
     entries: dict[tuple[bool, int, int], str] = {}
     for blocks in (each for each in _EXCHANGE_CLOCKS if (each == 1) == alone):
@@ -358,7 +300,7 @@ def _units(direction: str, dtype: DType, alone: bool) -> dict[tuple[bool, int, i
             cluster = "" if alone else f"__cluster_dims__({blocks}, 1, 1) "
             source += (
                 f'extern "C" __global__ void {cluster}__launch_bounds__{bounds} {entry}'
-                "(const __grid_constant__ ResidentParams params) {\n"
+                "(const __grid_constant__ ChannelParams params) {\n"
                 f"  resident_{direction}<{element}, {nbytes}, {str(is_last).lower()}, {blocks}>(params);\n}}\n"
             )
             entries[is_last, nbytes, blocks] = entry

@@ -20,7 +20,7 @@
 // channels, would find nothing. Squared distances are then from the mean of what is kept, and brought to that of all afterwards.
 #pragma once
 
-#include "dnncore/common/loaded.cuh"
+#include "dnncore/normalization/channel_params.cuh"
 #include "dnncore/normalization/totals.cuh"
 #include "dnncore/ptx/cluster.cuh"
 #include "dnncore/ptx/early_launch.cuh"
@@ -30,38 +30,6 @@ namespace dnncore {
 
 constexpr int kResidentThreads = 512;  // most of a block; _THREADS in resident.py
 constexpr int kMostBlocks = 8;         // of a cluster
-
-// Mirrored by _Parameter in dnncore/cuda/normalization/resident.py: what a channel has one value of. Of the last four, forward takes
-// running mean and variance, backward the gradients of scale and bias.
-enum ResidentParameter : int { kOfScale, kOfBias, kOfMean, kOfInvStd, kOldOne, kOldTwo, kNewOne, kNewTwo, kResidentParameters };
-
-// Mirrored by _PARAMS in dnncore/cuda/normalization/resident.py.
-struct ResidentParams {
-  Blend blend;
-  const void* x;
-  const void* dy;
-  const void* y;  // what the activation gave; backward
-  void* z;        // what is added before the activation; backward, its gradient
-  void* output;   // y; backward, dx
-  void* parameters[kResidentParameters];  // null where there is none
-  int64 parameter_steps[kResidentParameters];
-  int64 step;  // from a channel to the next, in elements
-  double epsilon;
-  double momentum;
-  double parameter_alpha;
-  double parameter_beta;
-  SmallDivisor run;  // vectors that lie `inner` elements apart, before it goes `outer` elements further
-  int32 outer;
-  int32 inner;
-  int32 dy_outer;  // likewise, of dy, which may be a part of another tensor
-  int32 dy_inner;
-  int32 vectors;  // of a channel, or pack of channels
-  int32 part;     // of those, a block's; the last may have fewer
-  int32 columns;  // packs of channels that a block has: 1 or 2; of planes 1
-  uint32 narrow;  // a bit for each parameter: whether it is stored as x is
-  int32 rectifies;
-  SmallDivisor planes;  // of single elements: those of which each lane has one element at a time
-};
 
 // kBytes is what a thread reads at once; kLast is of channels-last tensors, whose vectors are of kWidth channels; kBlocks have a channel
 // together.
@@ -86,7 +54,7 @@ struct Resident {
     Mbarrier exchanged;
   };
 
-  const ResidentParams& params;
+  const ChannelParams& params;
   Shared& shared;
   int column;
   int lane;
@@ -99,7 +67,7 @@ struct Resident {
   int64 single;   // where a thread's first single element is, of all but dy
   int32 singles;  // that it has
 
-  __device__ __forceinline__ Resident(const ResidentParams& params, Shared& shared) : params(params), shared(shared), rank(0) {
+  __device__ __forceinline__ Resident(const ChannelParams& params, Shared& shared) : params(params), shared(shared), rank(0) {
     const int columns = kLast ? params.columns : 1;
     column = static_cast<int>(threadIdx.x) & (columns - 1);
     lane = static_cast<int>(threadIdx.x) / columns;
@@ -187,27 +155,10 @@ struct Resident {
     if constexpr (kSingles) singles = __shfl_sync(0xffffffffu, singles, threadIdx.x % kWarpSize);
   }
 
-  // Of a channel; `otherwise` where there is no such parameter.
-  __device__ __forceinline__ C parameter(ResidentParameter which, int64 channel, C otherwise) const {
-    const void* found = params.parameters[which];
-    const int64 place = channel * params.parameter_steps[which];
-    if (found == nullptr) return otherwise;
-    return is_stored_as_x(which) ? widen(static_cast<const T*>(found)[place]) : static_cast<const C*>(found)[place];
+  // See channel_params.cuh.
+  __device__ __forceinline__ C parameter(ChannelParameter which, int64 channel, C otherwise) const {
+    return read_parameter<T>(params, which, channel, otherwise);
   }
-  __device__ __forceinline__ void write_parameter(ResidentParameter which, int64 channel, C value) const {
-    void* found = params.parameters[which];
-    const int64 place = channel * params.parameter_steps[which];
-    if (found == nullptr) return;
-    if (is_stored_as_x(which)) {
-      static_cast<T*>(found)[place] = narrow<T>(value);
-    } else {
-      static_cast<C*>(found)[place] = value;
-    }
-  }
-  __device__ __forceinline__ bool is_stored_as_x(ResidentParameter which) const {
-    return sizeof(T) < sizeof(C) && (params.narrow >> which & 1) != 0;
-  }
-
   // The sum over a block, for the owners of channels. A warp's lanes give away half of their channels until each has one.
   __device__ __forceinline__ void put_together(C (&values)[kOwn], C (&of_warps)[kWarps][kChannels]) const {
     const int mine = threadIdx.x % kWarpSize, columns = channels / kOwn;
@@ -275,20 +226,6 @@ struct Resident {
   __device__ __forceinline__ void read_line(int line, C (&values)[kOwn]) const {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) values[i] = shared.lines[line][column * kOwn + i];
-  }
-
-  // Write a vector of the output, whose values alpha is part of.
-  __device__ __forceinline__ void write(C (&values)[kWidth], int k) const {
-    auto* target = reinterpret_cast<Vector<T, kWidth>*>(at(static_cast<T*>(params.output), k));
-    if (params.blend.beta != 0.0) {
-      const Vector<T, kWidth> old = *target;
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) values[i] += static_cast<C>(params.blend.beta) * widen(old.at[i]);
-    }
-    Vector<T, kWidth> result;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) result.at[i] = narrow<T>(values[i]);
-    *target = result;
   }
 };
 

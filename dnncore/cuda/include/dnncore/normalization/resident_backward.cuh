@@ -6,7 +6,7 @@
 namespace dnncore {
 
 template <typename T, int kBytes, bool kLast, int kBlocks>
-__device__ void resident_backward(const ResidentParams& params) {
+__device__ void resident_backward(const ChannelParams& params) {
   using Kernel = Resident<T, kBytes, kLast, kBlocks>;
   using C = Compute<T>;
   constexpr int kWidth = Kernel::kWidth, kOwn = Kernel::kOwn, kPairs = Kernel::kPairs;
@@ -95,16 +95,7 @@ __device__ void resident_backward(const ResidentParams& params) {
     }
     const C factor = inv_std * scale, share = C(1) / static_cast<C>(params.vectors * (kWidth / kOwn));
     kernel.leave(factor, sums.normalized * (share * factor) * inv_std, sums.plain * (share * factor));
-    if (kernel.rank == 0) {
-      const C alpha = static_cast<C>(params.parameter_alpha), beta = static_cast<C>(params.parameter_beta);
-      const auto write = [&](ResidentParameter to, ResidentParameter old, C value) {
-        value *= alpha;
-        if (params.parameters[old] != nullptr) value += beta * kernel.parameter(old, kernel.owned(), C(0));
-        kernel.write_parameter(to, kernel.owned(), value);
-      };
-      write(kNewOne, kOldOne, sums.normalized);
-      write(kNewTwo, kOldTwo, sums.plain);
-    }
+    if (kernel.rank == 0) write_gradients<T>(params, kernel.owned(), sums.normalized, sums.plain);
   }
   __syncthreads();
   C a[kOwn], b[kOwn], c[kOwn];
@@ -127,7 +118,7 @@ __device__ void resident_backward(const ResidentParams& params) {
         const int own = i % kOwn;
         values[i] = alpha * (a[own] * weights[i] - b[own] * (values[i] - mean[own]) - c[own]);
       }
-      kernel.write(values, first + k);
+      write_vector<T>(params, values, kernel.at(static_cast<T*>(params.output), first + k));
     }
   };
   write((turns - 1) * kPairs);

@@ -6,7 +6,7 @@
 namespace dnncore {
 
 template <typename T, int kBytes, bool kLast, int kBlocks>
-__device__ void resident_forward(const ResidentParams& params) {
+__device__ void resident_forward(const ChannelParams& params) {
   using Kernel = Resident<T, kBytes, kLast, kBlocks>;
   using C = Compute<T>;
   constexpr int kWidth = Kernel::kWidth, kOwn = Kernel::kOwn, kVectors = Kernel::kVectors;
@@ -90,14 +90,9 @@ __device__ void resident_forward(const ResidentParams& params) {
     kernel.leave(is_line ? C(0) : moments.mean, factor, is_line ? bias - moments.mean * factor : bias);
     if (kernel.rank == 0) {
       const int64 channel = kernel.owned();
-      kernel.write_parameter(kOfMean, channel, moments.mean);
-      kernel.write_parameter(kOfInvStd, channel, inv_std);
-      if (params.parameters[kNewOne] != nullptr) {
-        const C fresh = static_cast<C>(params.momentum), kept = static_cast<C>(1.0 - params.momentum);
-        const C unbiased = moments.squares / (moments.count - C(1));
-        kernel.write_parameter(kNewOne, channel, kept * kernel.parameter(kOldOne, channel, C(0)) + fresh * moments.mean);
-        kernel.write_parameter(kNewTwo, channel, kept * kernel.parameter(kOldTwo, channel, C(0)) + fresh * unbiased);
-      }
+      write_parameter<T>(params, kOfMean, channel, moments.mean);
+      write_parameter<T>(params, kOfInvStd, channel, inv_std);
+      write_running<T>(params, channel, moments.mean, moments.squares, moments.count);
     }
   }
   __syncthreads();
@@ -119,7 +114,7 @@ __device__ void resident_forward(const ResidentParams& params) {
       if (params.z != nullptr) value += addends[i];
       values[i] = alpha * (value < floor ? floor : value);  // NaN stays NaN
     }
-    kernel.write(values, k);
+    write_vector<T>(params, values, kernel.at(static_cast<T*>(params.output), k));
   };
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) write(k, x[k], z[k]);
