@@ -26,17 +26,20 @@ __all__ = ["Ring"]
 _THREADS = 512
 """Of a block; kRingThreads in ring.cuh."""
 
-_SLOTS, _AT_ONCE, _PASSING = 28, 4, 8
-"""Of 16 bytes, of a thread: slots, those that it takes together, and what passes through registers together; kRingSlots, kAtOnce and
-kPassing of one tensor in ring.cuh. Of two tensors each is half as many."""
+_SLOTS, _AT_ONCE = 28, 4
+"""Of 16 bytes, of a thread: slots, and those of a step, which it takes together; kRingSlots, and kAtOnce of one tensor, in ring.cuh. Of
+two tensors each is half as many."""
 
-_BLOCKS = (1, 2, 8)
+_TURNS = 3
+"""Steps that registers keep of those that pass through them; kTurns there."""
+
+_BLOCKS = (1, 2, 4, 8)
 """That may have a channel together."""
 
 _OF_MEMORY_RATE = 0.9
 """Assumed, not measured on a GPU."""
 
-_BETWEEN_CLOCKS = {1: 2000, 2: 3000, 8: 4000}
+_BETWEEN_CLOCKS = {1: 2000, 2: 3000, 4: 3500, 8: 4000}
 """By the blocks of a cluster: from when a channel's last vectors are there until the first is written, while little is on its way.
 Assumed, not measured on a GPU."""
 
@@ -90,9 +93,9 @@ class _Shape:
     @property
     def read_again(self) -> float:
         """Of a channel's vectors, those that neither slots nor registers keep until they are written."""
-        most, kept = -(-self.part // self.threads), _PASSING // self.tensors
-        passing = max(most - _SLOTS // self.tensors, 0)
-        return max(-(-passing // kept) - 1, 0) * kept / most
+        most, slots, at_once = -(-self.part // self.threads), _SLOTS // self.tensors, _AT_ONCE // self.tensors
+        steps = -(-max(most - slots, 0) // at_once)
+        return max(steps - _TURNS, 0) * at_once / most
 
     def seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
         """Estimated time of the launch."""
@@ -183,7 +186,7 @@ def _units(direction: str, dtype: DType) -> dict[int, Unit]:
     """The kernels by the blocks of a cluster; `direction` is "forward" or "backward"."""
     element = c_type(dtype)
     source = (
-        '#include "dnncore/normalization/ring.cuh"\n'
+        f'#include "dnncore/normalization/ring_{direction}.cuh"\n'
         "using namespace dnncore;\n"
         f'static_assert(sizeof(ChannelParams) == {CHANNEL_PARAMS.itemsize}, "dnncore/cuda and channel_params.cuh disagree");\n'
     )

@@ -65,47 +65,59 @@ __device__ __forceinline__ void write_parameter(const ChannelParams& params, Cha
   }
 }
 
+// Of a channel, what the last two parameters were; 0 where they are not asked for. A kernel may read them long before it writes.
+template <typename C>
+struct OldParameters {
+  C one;
+  C two;
+};
+template <typename T>
+__device__ __forceinline__ OldParameters<Compute<T>> read_old(const ChannelParams& params, int64 channel) {
+  using C = Compute<T>;
+  return {read_parameter<T>(params, kOldOne, channel, C(0)), read_parameter<T>(params, kOldTwo, channel, C(0))};
+}
+
 // Running mean and variance go on from a batch that had `count` elements, whose squared distances from the mean were `squares`.
 template <typename T>
 __device__ __forceinline__ void write_running(
-    const ChannelParams& params, int64 channel, Compute<T> mean, Compute<T> squares, Compute<T> count
+    const ChannelParams& params, int64 channel, const OldParameters<Compute<T>>& old, Compute<T> mean, Compute<T> squares, Compute<T> count
 ) {
   using C = Compute<T>;
   if (params.parameters[kNewOne] == nullptr) return;
   const C fresh = static_cast<C>(params.momentum), kept = static_cast<C>(1.0 - params.momentum);
   const C unbiased = squares / (count - C(1));
-  write_parameter<T>(params, kNewOne, channel, kept * read_parameter<T>(params, kOldOne, channel, C(0)) + fresh * mean);
-  write_parameter<T>(params, kNewTwo, channel, kept * read_parameter<T>(params, kOldTwo, channel, C(0)) + fresh * unbiased);
+  write_parameter<T>(params, kNewOne, channel, kept * old.one + fresh * mean);
+  write_parameter<T>(params, kNewTwo, channel, kept * old.two + fresh * unbiased);
 }
 
 // The gradients of scale and bias.
 template <typename T>
-__device__ __forceinline__ void write_gradients(const ChannelParams& params, int64 channel, Compute<T> of_scale, Compute<T> of_bias) {
+__device__ __forceinline__ void write_gradients(
+    const ChannelParams& params, int64 channel, const OldParameters<Compute<T>>& old, Compute<T> of_scale, Compute<T> of_bias
+) {
   using C = Compute<T>;
   const C alpha = static_cast<C>(params.parameter_alpha), beta = static_cast<C>(params.parameter_beta);
-  const auto write = [&](ChannelParameter to, ChannelParameter old, C value) {
-    value *= alpha;
-    if (params.parameters[old] != nullptr) value += beta * read_parameter<T>(params, old, channel, C(0));
-    write_parameter<T>(params, to, channel, value);
-  };
-  write(kNewOne, kOldOne, of_scale);
-  write(kNewTwo, kOldTwo, of_bias);
+  write_parameter<T>(params, kNewOne, channel, alpha * of_scale + beta * old.one);
+  write_parameter<T>(params, kNewTwo, channel, alpha * of_bias + beta * old.two);
 }
 
+template <typename T, int kWidth>
+__device__ __forceinline__ void store_vector(const Compute<T> (&values)[kWidth], T* place) {
+  Vector<T, kWidth> result;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) result.at[i] = narrow<T>(values[i]);
+  *reinterpret_cast<Vector<T, kWidth>*>(place) = result;
+}
 // Write a vector of the output, whose values alpha is part of.
 template <typename T, int kWidth>
 __device__ __forceinline__ void write_vector(const ChannelParams& params, Compute<T> (&values)[kWidth], T* place) {
   using C = Compute<T>;
-  auto* target = reinterpret_cast<Vector<T, kWidth>*>(place);
   if (params.blend.beta != 0.0) {
-    const Vector<T, kWidth> old = *target;
+    const Vector<T, kWidth> old = *reinterpret_cast<const Vector<T, kWidth>*>(place);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[i] += static_cast<C>(params.blend.beta) * widen(old.at[i]);
   }
-  Vector<T, kWidth> result;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) result.at[i] = narrow<T>(values[i]);
-  *target = result;
+  store_vector<T>(values, place);
 }
 
 }  // namespace dnncore

@@ -95,7 +95,7 @@ __device__ void resident_backward(const ChannelParams& params) {
     }
     const C factor = inv_std * scale, share = C(1) / static_cast<C>(params.vectors * (kWidth / kOwn));
     kernel.leave(factor, sums.normalized * (share * factor) * inv_std, sums.plain * (share * factor));
-    if (kernel.rank == 0) write_gradients<T>(params, kernel.owned(), sums.normalized, sums.plain);
+    if (kernel.rank == 0) write_gradients<T>(params, kernel.owned(), read_old<T>(params, kernel.owned()), sums.normalized, sums.plain);
   }
   __syncthreads();
   C a[kOwn], b[kOwn], c[kOwn];

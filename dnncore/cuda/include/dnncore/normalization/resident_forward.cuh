@@ -92,7 +92,7 @@ __device__ void resident_forward(const ChannelParams& params) {
       const int64 channel = kernel.owned();
       write_parameter<T>(params, kOfMean, channel, moments.mean);
       write_parameter<T>(params, kOfInvStd, channel, inv_std);
-      write_running<T>(params, channel, moments.mean, moments.squares, moments.count);
+      write_running<T>(params, channel, read_old<T>(params, channel), moments.mean, moments.squares, moments.count);
     }
   }
   __syncthreads();

@@ -14,8 +14,11 @@
 //    slots      ... | channel 0, first + 0 1 2 3 | channel 1, ahead + 0 1 2 3 | ...        | (free: the next copies)
 //
 // Only the last vectors of a channel are added up while nothing is written. Of a channel that has more vectors than there are slots, the others
-// pass through registers, a batch of kPassing at a time: the last batch stays there; those before it are read again, the last ones first, from
-// the second-level cache as far as it has them.
+// pass through registers, kTurns steps of kAtOnce vectors in turn, each of which is loaded as soon as what was there is added up: the last ones
+// stay there; those before them are read again, the last ones first, from the second-level cache as far as it has them.
+//
+// A vector is 1024 bytes to and from memory for a warp, for which a multiprocessor has time for 225 instructions: steps of which every thread
+// has all vectors (`all`) are code of their own, without conditions, and a step divides once.
 #pragma once
 
 #include "dnncore/normalization/channel_params.cuh"
@@ -34,78 +37,117 @@ template <typename T, int kTensors, int kBlocks>
 struct Ring {
   static constexpr int kWidth = 16 / sizeof(T);
   static constexpr int kSlots = kRingSlots / kTensors;
-  static constexpr int kAtOnce = 4 / kTensors;   // vectors that a thread takes together
-  static constexpr int kPassing = 8 / kTensors;  // likewise, of those that pass through registers
-  static constexpr int kLag = 8 / kTensors;
-  static constexpr int kAhead = kSlots - kLag;  // vectors of a channel that are added up while the one before is written
+  static constexpr int kAtOnce = 4 / kTensors;  // vectors of a step, which a thread takes together; _AT_ONCE in ring.py
+  static constexpr int kTurns = 3;              // steps that registers keep of those that pass through them; _TURNS there
+  static constexpr int kLag = 2;                // steps
+  static constexpr int kAhead = kSlots - kLag * kAtOnce;  // vectors of a channel that are added up while the one before is written
   static_assert(kSlots % kAtOnce == 0 && kAhead % kAtOnce == 0);
   using Elements = Loaded<T, kWidth>;
+
+  // How far a thread's vectors are apart in a tensor, in elements: in planes that many further and, where the rest of those is more than a plane,
+  // in the next one.
+  struct Spread {
+    int32 step;
+    int32 wrap;
+  };
 
   const ChannelParams& params;
   Elements* slots;
   int32 begin;   // of the block's part of each channel, in vectors
   int32 mine;    // vectors of this thread
+  int32 whole;   // and those that each thread of the block has
   int32 held;    // of the most that a thread has, those that have slots; whole steps of kAtOnce
-  int32 passed;  // and those that pass
+  int32 passed;  // and steps of those that pass
   int32 oldest;  // slot of the first vector of the channel that is written
   int32 coming;  // channel of which the next copy is, and which of its vectors
   int32 coming_vector;
+  int32 rest_step;    // of the place in a plane
+  Spread spread;      // of all but dy
+  Spread dy_spread;
 
   __device__ __forceinline__ Ring(const ChannelParams& params, void* shared) : params(params), oldest(0), coming_vector(0) {
     slots = static_cast<Elements*>(shared) + threadIdx.x;
-    const int32 rank = kBlocks > 1 ? static_cast<int32>(block_rank()) : 0, threads = blockDim.x;
-    begin = min(rank * params.part, params.vectors);
+    const int32 threads = blockDim.x;
+    begin = kBlocks > 1 ? min(static_cast<int32>(block_rank()) * params.part, params.vectors) : 0;
     const int32 end = min(begin + params.part, params.vectors), first = begin + static_cast<int32>(threadIdx.x);
     mine = max((end - first + threads - 1) / threads, 0);
+    whole = (end - begin) / threads;
     const int32 most = (params.part + threads - 1) / threads;
     held = min((most + kAtOnce - 1) / kAtOnce * kAtOnce, kSlots);
-    passed = max(most - held, 0);
+    passed = (max(most - held, 0) + kAtOnce - 1) / kAtOnce;
     coming = blockIdx.x / kBlocks;
+    const SmallQuotientRemainder apart = divide(threads, params.run);
+    rest_step = apart.remainder;
+    const auto spread_by = [&](int32 outer, int32 inner) {
+      return Spread{apart.quotient * outer + apart.remainder * inner, outer - params.run.value * inner};
+    };
+    spread = spread_by(params.outer, params.inner);
+    dy_spread = spread_by(params.dy_outer, params.dy_inner);
   }
 
+  // What a channel has one value of.
+  __device__ __forceinline__ bool writes() const { return blockIdx.x % kBlocks == 0 && threadIdx.x == 0; }
   __device__ __forceinline__ bool has(int k) const { return k < mine; }
+  // Whether each thread of the block has the vectors of a step.
+  __device__ __forceinline__ bool all(int first) const { return first + kAtOnce <= whole; }
 
-  // Where the k-th of a thread's vectors of a channel is.
-  template <typename Element>
-  __device__ __forceinline__ Element* at(Element* tensor, int32 channel, int k) const {
-    return at(tensor, channel, k, params.outer, params.inner);
+  // Where the vectors of a step are, from where a tensor's channel is; of dy, or of one that lies as the others do.
+  template <bool kOfDy = false>
+  __device__ __forceinline__ void find(int32 (&offsets)[kAtOnce], int first) const {
+    const Spread& by = kOfDy ? dy_spread : spread;
+    const SmallQuotientRemainder split = divide(begin + static_cast<int32>(threadIdx.x + first * blockDim.x), params.run);
+    int32 rest = split.remainder;
+    int32 offset = split.quotient * (kOfDy ? params.dy_outer : params.outer) + rest * (kOfDy ? params.dy_inner : params.inner);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      offsets[k] = offset;
+      rest += rest_step;
+      offset += by.step;
+      if (rest >= params.run.value) {
+        rest -= params.run.value;
+        offset += by.wrap;
+      }
+    }
   }
   template <typename Element>
-  __device__ __forceinline__ Element* at(Element* tensor, int32 channel, int k, int32 outer, int32 inner) const {
-    const SmallQuotientRemainder split = divide(begin + static_cast<int32>(threadIdx.x + k * blockDim.x), params.run);
-    return tensor + channel * params.step + (split.quotient * outer + split.remainder * inner);
-  }
-  __device__ __forceinline__ const T* dy_at(int32 channel, int k) const {
-    return at(static_cast<const T*>(params.dy), channel, k, params.dy_outer, params.dy_inner);
+  __device__ __forceinline__ Element* channel_of(Element* tensor, int32 channel) const {
+    return tensor + channel * params.step;
   }
 
-  // The slot of a tensor's k-th vector, of the channel whose first one is in slot `from`.
-  __device__ __forceinline__ Elements& slot(int tensor, int32 from, int k) const {
-    const int32 place = from + k < kSlots ? from + k : from + k - kSlots;
-    return slots[(tensor * kSlots + place) * blockDim.x];
+  template <bool kOfDy = false>
+  __device__ __forceinline__ void load(Elements (&found)[kAtOnce], const void* tensor, int32 channel, int first) const {
+    int32 offsets[kAtOnce];
+    find<kOfDy>(offsets, first);
+    const T* const from = channel_of(static_cast<const T*>(tensor), channel);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) found[k].load_if(has(first + k), from + offsets[k]);
+  }
+
+  // The slot of a tensor's first vector of a step, of the channel whose first one is in slot `from`; the others are blockDim.x apart.
+  __device__ __forceinline__ Elements* slots_of(int tensor, int32 from, int first) const {
+    const int32 place = from + first < kSlots ? from + first : from + first - kSlots;
+    return slots + (tensor * kSlots + place) * blockDim.x;
   }
   __device__ __forceinline__ int32 next_oldest() const { return oldest + held < kSlots ? oldest + held : oldest + held - kSlots; }
 
   __device__ __forceinline__ void read(Elements (&found)[kTensors][kAtOnce], int32 from, int first) const {
 #pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
+    for (int tensor = 0; tensor < kTensors; ++tensor) {
+      const Elements* const place = slots_of(tensor, from, first);
 #pragma unroll
-      for (int tensor = 0; tensor < kTensors; ++tensor) found[tensor][k] = slot(tensor, from, first + k);
+      for (int k = 0; k < kAtOnce; ++k) found[tensor][k] = place[k * blockDim.x];
     }
   }
 
-  // Begin to copy what comes next to where the k-th vector of the channel that is written was.
-  __device__ __forceinline__ void refill(int k) {
+  // Begin to copy what comes next to where a step of the channel that is written was.
+  __device__ __forceinline__ void refill(int first) {
     if (coming_vector == held) coming_vector = 0, coming += gridDim.x / kBlocks;
-    const bool there = coming < params.channels && has(coming_vector);
-    const auto* x = static_cast<const T*>(params.x);
-    copy_vector_async(&slot(0, oldest, k), there ? at(x, coming, coming_vector) : x, there);
-    if constexpr (kTensors > 1) {
-      const auto* dy = static_cast<const T*>(params.dy);
-      copy_vector_async(&slot(1, oldest, k), there ? dy_at(coming, coming_vector) : dy, there);
+    if (coming < params.channels) {
+      copy<false>(slots_of(0, oldest, first), static_cast<const T*>(params.x));
+      if constexpr (kTensors > 1) copy<true>(slots_of(1, oldest, first), static_cast<const T*>(params.dy));
     }
     commit_copies();
-    ++coming_vector;
+    coming_vector += kAtOnce;
   }
 
   // visit(first) for the steps of a channel from kFirst on, as they come; the last copies are those of kSlots vectors from its first one on.
@@ -113,12 +155,53 @@ struct Ring {
   __device__ __forceinline__ void as_they_come(const Visit& visit) const {
     if constexpr (kFirst < kSlots) {
       if (kFirst >= held) return;
-      wait_for_copies<kSlots - kFirst - kAtOnce>();
+      wait_for_copies<(kSlots - kFirst) / kAtOnce - 1>();
       visit(kFirst);
       as_they_come<kFirst + kAtOnce>(visit);
     }
   }
+
+ private:
+  template <bool kOfDy>
+  __device__ __forceinline__ void copy(Elements* to, const T* tensor) const {
+    int32 offsets[kAtOnce];
+    find<kOfDy>(offsets, coming_vector);
+    const T* const from = channel_of(tensor, coming);
+    if (all(coming_vector)) {
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) copy_vector_async(to + k * blockDim.x, from + offsets[k], true);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const bool there = has(coming_vector + k);
+        copy_vector_async(to + k * blockDim.x, there ? from + offsets[k] : tensor, there);
+      }
+    }
+  }
 };
+
+// What kLanes neighbouring lanes have found, in each of them.
+template <int kLanes, typename C>
+__device__ __forceinline__ Sums<C> put_together(Sums<C> sums) {
+#pragma unroll
+  for (int distance = 1; distance < kLanes; distance *= 2) sums = merge_lanes(sums, distance);
+  return sums;
+}
+// Of moments by distances from the mean of the first of these lanes, for one division: what cancels is at most kLanes times as large as what is
+// left, if no lane has more elements than the first.
+template <int kLanes, typename C>
+__device__ __forceinline__ Moments<C> put_together(const Moments<C>& moments) {
+  const C from = __shfl_sync(0xffffffffu, moments.mean, 0, kLanes), distance = moments.mean - from;
+  C sum = moments.count * distance, squares = moments.squares + sum * distance, count = moments.count;
+#pragma unroll
+  for (int apart = 1; apart < kLanes; apart *= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, apart);
+    squares += __shfl_xor_sync(0xffffffffu, squares, apart);
+    count += __shfl_xor_sync(0xffffffffu, count, apart);
+  }
+  const C apart = sum / max(count, C(1)), left = squares - sum * apart;
+  return {from + apart, left < C(0) ? C(0) : left, count};  // NaN stays
+}
 
 // What the threads of a cluster find of one channel after the other: each gets what all have found.
 template <typename Found, int kBlocks>
@@ -147,12 +230,12 @@ struct RingExchange {
   __device__ __forceinline__ Found total(Found found) {
     static_assert(sizeof(Found) <= sizeof(uint4));
     const int place = turn % 2, lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-    found = merge_warp(found);
+    found = put_together<kWarpSize>(found);
     if (lane == 0) shared.of_warps[place][warp] = found;
     __syncthreads();
     if (kBlocks == 1 || warp == 0) {
       found = lane < static_cast<int>(blockDim.x) / kWarpSize ? shared.of_warps[place][lane] : Found{};
-      found = merge_warp(found);
+      found = put_together<kWarpSize>(found);
     }
     if constexpr (kBlocks > 1) {
       wait_for_cluster();  // all have invited long ago
@@ -164,8 +247,7 @@ struct RingExchange {
       wait(shared.exchanged, turn % 2);
       memcpy(&found, &shared.parts[lane % kBlocks], sizeof(found));
       invite();
-#pragma unroll
-      for (int distance = 1; distance < kBlocks; distance *= 2) found = merge_lanes(found, distance);
+      found = put_together<kBlocks>(found);
     }
     ++turn;
     return found;
@@ -184,235 +266,14 @@ struct RingExchange {
   }
 };
 
-// Forward, of one thread. Sums are of distances from its first element, which is one of those that it adds up, so that what cancels is at most
-// as many times larger than what is left as the thread has elements.
-template <typename T, int kBlocks>
-struct RingForward {
-  using C = Compute<T>;
-  using Found = Moments<C>;
-  static constexpr int kTensors = 1;
-  using Slots = Ring<T, kTensors, kBlocks>;
-  using Elements = typename Slots::Elements;
-  static constexpr int kWidth = Slots::kWidth;
-
-  const ChannelParams& params;
-  const Slots& ring;
-  const C epsilon, alpha, floor;
-  C centre, sum, squares;     // of the channel that is added up
-  C mean, factor, added;  // of the channel that is written
-
-  __device__ __forceinline__ RingForward(const ChannelParams& params, const Slots& ring)
-      : params(params),
-        ring(ring),
-        epsilon(static_cast<C>(params.epsilon)),
-        alpha(static_cast<C>(params.blend.alpha)),
-        floor(params.rectifies ? C(0) : -C(INFINITY)),
-        centre(0) {}
-
-  __device__ __forceinline__ void start(int32) { sum = squares = C(0); }
-  __device__ __forceinline__ void expect(int32, int) {}
-
-  template <int kNumber>
-  __device__ __forceinline__ void load(Elements (&found)[kTensors][kNumber], int32 channel, int first, bool) const {
-#pragma unroll
-    for (int k = 0; k < kNumber; ++k) found[0][k].load_if(ring.has(first + k), ring.at(static_cast<const T*>(params.x), channel, first + k));
-  }
-
-  template <int kNumber>
-  __device__ __forceinline__ void add_up(const Elements (&found)[kTensors][kNumber], int32, int first) {
-    if (first == 0) centre = first_of(found[0][0]);
-#pragma unroll
-    for (int k = 0; k < kNumber; ++k) {
-      if (!ring.has(first + k)) continue;
-      C values[kWidth];
-      found[0][k].widen_into(values);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const C distance = values[i] - centre;
-        sum += distance;
-        squares += distance * distance;
-      }
-    }
-  }
-  __device__ __forceinline__ void add_slots(const Elements (&found)[kTensors][Slots::kAtOnce], int32 channel, int32, int first) {
-    add_up(found, channel, first);
-  }
-  __device__ __forceinline__ static C first_of(const Elements& vector) {
-    C values[kWidth];
-    vector.widen_into(values);
-    return values[0];
-  }
-
-  __device__ __forceinline__ Found found() const {
-    const C count = static_cast<C>(ring.mine * kWidth), apart = sum / max(count, C(1)), left = squares - sum * apart;
-    return {centre + apart, left < C(0) ? C(0) : left, count};  // NaN stays
-  }
-
-  __device__ __forceinline__ void conclude(int32 channel, const Found& moments, bool writes) {
-    const C inv_std = C(1) / sqrt(moments.squares / moments.count + epsilon);
-    const C bias = read_parameter<T>(params, kOfBias, channel, C(0));
-    factor = inv_std * read_parameter<T>(params, kOfScale, channel, C(1));
-    const bool is_line = sizeof(T) == 2;  // with the roundings of channels.cuh, by which a gradient finds out where y > 0
-    mean = is_line ? C(0) : moments.mean;
-    added = is_line ? bias - moments.mean * factor : bias;
-    if (!writes) return;
-    write_parameter<T>(params, kOfMean, channel, moments.mean);
-    write_parameter<T>(params, kOfInvStd, channel, inv_std);
-    write_running<T>(params, channel, moments.mean, moments.squares, moments.count);
-  }
-
-  template <int kNumber>
-  __device__ __forceinline__ void write(const Elements (&found)[kTensors][kNumber], int32 channel, int first) const {
-    Elements z[kNumber];
-    if (params.z != nullptr) {
-#pragma unroll
-      for (int k = 0; k < kNumber; ++k) z[k].load_if(ring.has(first + k), ring.at(static_cast<const T*>(params.z), channel, first + k));
-    }
-#pragma unroll
-    for (int k = 0; k < kNumber; ++k) {
-      if (!ring.has(first + k)) continue;
-      C values[kWidth], addends[kWidth];
-      found[0][k].widen_into(values);
-      z[k].widen_into(addends);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        C value = factor * (values[i] - mean) + added;
-        if (params.z != nullptr) value += addends[i];
-        values[i] = alpha * (value < floor ? floor : value);  // NaN stays NaN
-      }
-      write_vector<T>(params, values, ring.at(static_cast<T*>(params.output), channel, first + k));
-    }
-  }
-};
-
-// Its gradients. Where an activation followed, dy is masked by y as it is added up, and stays so in its slot; where a residual was added, what
-// is masked is dz as well.
-template <typename T, int kBlocks>
-struct RingBackward {
-  using C = Compute<T>;
-  using Found = Sums<C>;
-  static constexpr int kTensors = 2;
-  using Slots = Ring<T, kTensors, kBlocks>;
-  using Elements = typename Slots::Elements;
-  static constexpr int kWidth = Slots::kWidth, kAtOnce = Slots::kAtOnce;
-
-  const ChannelParams& params;
-  const Slots& ring;
-  const C alpha, share;
-  Elements y[kAtOnce];  // of what is added up next
-  C plain, weighted, mean, inv_std;  // of the channel that is added up
-  C a, b, c, centre;                 // of the channel that is written
-
-  __device__ __forceinline__ RingBackward(const ChannelParams& params, const Slots& ring)
-      : params(params),
-        ring(ring),
-        alpha(static_cast<C>(params.blend.alpha)),
-        share(C(1) / static_cast<C>(params.vectors * kWidth)) {}
-
-  __device__ __forceinline__ void start(int32 channel) {
-    plain = weighted = C(0);
-    mean = read_parameter<T>(params, kOfMean, channel, C(0));
-    inv_std = read_parameter<T>(params, kOfInvStd, channel, C(1));
-  }
-  __device__ __forceinline__ void expect(int32 channel, int first) {
-    if (params.y != nullptr) load_y(y, channel, first);
-  }
-
-  // Once more, dy may be what the thread itself has left as dz.
-  template <int kNumber>
-  __device__ __forceinline__ void load(Elements (&found)[kTensors][kNumber], int32 channel, int first, bool once_more) const {
-    const bool is_masked = once_more && params.z != nullptr;
-#pragma unroll
-    for (int k = 0; k < kNumber; ++k) {
-      const bool there = ring.has(first + k);
-      found[0][k].load_if(there, ring.at(static_cast<const T*>(params.x), channel, first + k));
-      const T* dy = is_masked ? ring.at(static_cast<const T*>(params.z), channel, first + k) : ring.dy_at(channel, first + k);
-      found[1][k].load_if(there, dy);
-    }
-    if (params.y == nullptr || is_masked) return;
-    Elements of_y[kNumber];
-    load_y(of_y, channel, first);
-    mask(found[1], of_y);
-  }
-  template <int kNumber>
-  __device__ __forceinline__ void load_y(Elements (&of_y)[kNumber], int32 channel, int first) const {
-#pragma unroll
-    for (int k = 0; k < kNumber; ++k) of_y[k].load_if(ring.has(first + k), ring.at(static_cast<const T*>(params.y), channel, first + k));
-  }
-  template <int kNumber>
-  __device__ __forceinline__ static void mask(Elements (&dy)[kNumber], const Elements (&of_y)[kNumber]) {
-#pragma unroll
-    for (int k = 0; k < kNumber; ++k) {
-      C values[kWidth];
-      of_y[k].widen_into(values);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        T& place = reinterpret_cast<T*>(&dy[k].word)[i];
-        place = values[i] > C(0) ? place : T{};
-      }
-    }
-  }
-
-  template <int kNumber>
-  __device__ __forceinline__ void add_up(const Elements (&found)[kTensors][kNumber], int32 channel, int first) {
-#pragma unroll
-    for (int k = 0; k < kNumber; ++k) {
-      if (!ring.has(first + k)) continue;
-      if (params.z != nullptr) {
-        using Word = decltype(found[1][k].word);
-        *reinterpret_cast<Word*>(ring.at(static_cast<T*>(params.z), channel, first + k)) = found[1][k].word;
-      }
-      C values[kWidth], weights[kWidth];
-      found[0][k].widen_into(values);
-      found[1][k].widen_into(weights);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        plain += weights[i];
-        weighted += weights[i] * (values[i] - mean);
-      }
-    }
-  }
-  __device__ __forceinline__ void add_slots(Elements (&found)[kTensors][kAtOnce], int32 channel, int32 from, int first) {
-    if (params.y != nullptr) {
-      mask(found[1], y);
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) ring.slot(1, from, first + k) = found[1][k];
-    }
-    add_up(found, channel, first);
-  }
-
-  __device__ __forceinline__ Found found() const { return {plain, weighted * inv_std}; }
-
-  __device__ __forceinline__ void conclude(int32 channel, const Found& sums, bool writes) {
-    centre = mean;
-    a = inv_std * read_parameter<T>(params, kOfScale, channel, C(1));
-    b = sums.normalized * (share * a) * inv_std;
-    c = sums.plain * (share * a);
-    if (writes) write_gradients<T>(params, channel, sums.normalized, sums.plain);
-  }
-
-  template <int kNumber>
-  __device__ __forceinline__ void write(const Elements (&found)[kTensors][kNumber], int32 channel, int first) const {
-#pragma unroll
-    for (int k = 0; k < kNumber; ++k) {
-      if (!ring.has(first + k)) continue;
-      C values[kWidth], weights[kWidth];
-      found[0][k].widen_into(values);
-      found[1][k].widen_into(weights);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) values[i] = alpha * (a * weights[i] - b * (values[i] - centre) - c);
-      write_vector<T>(params, values, ring.at(static_cast<T*>(params.output), channel, first + k));
-    }
-  }
-};
-
+// Direction is RingForward or RingBackward, of ring_forward.cuh and ring_backward.cuh.
 template <typename T, int kBlocks, template <typename, int> typename Direction>
 __device__ void normalize_in_ring(const ChannelParams& params) {
   using Way = Direction<T, kBlocks>;
   using Slots = typename Way::Slots;
   using Exchange = RingExchange<typename Way::Found, kBlocks>;
-  constexpr int kTensors = Way::kTensors, kAtOnce = Slots::kAtOnce, kPassing = Slots::kPassing;
-  extern __shared__ __align__(16) unsigned char slots[];  // [kTensors][Slots::kSlots][threads] of 16 bytes
+  constexpr int kAtOnce = Slots::kAtOnce, kTurns = Slots::kTurns;
+  extern __shared__ __align__(16) unsigned char slots[];  // [tensors][Slots::kSlots][threads] of 16 bytes
   __shared__ typename Exchange::Shared shared;
   let_next_start();
   Slots ring(params, slots);
@@ -420,12 +281,18 @@ __device__ void normalize_in_ring(const ChannelParams& params) {
   Exchange exchange(shared);
   wait_for_previous();
 #pragma unroll 1
-  for (int k = 0; k < Slots::kSlots; ++k) ring.refill(k);
-  const int32 batches = (ring.passed + kPassing - 1) / kPassing, behind = max(ring.held - Slots::kAhead, 0);
-  const int32 stride = gridDim.x / kBlocks;
-  const bool writes = blockIdx.x % kBlocks == 0 && threadIdx.x == 0;  // what a channel has one value of
-  typename Slots::Elements passing[kTensors][kPassing], found[kTensors][kAtOnce];
+  for (int first = 0; first < Slots::kSlots; first += kAtOnce) ring.refill(first);
+  const int32 behind = max(ring.held - Slots::kAhead, 0), stride = gridDim.x / kBlocks;
+  typename Way::Passing passing[kTurns];
+  typename Slots::Elements found[Way::kTensors][kAtOnce];
   int32 channel = blockIdx.x / kBlocks;
+  const auto first_of = [&](int step) { return ring.held + step * kAtOnce; };
+  const auto begin_passing = [&] {
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (turn < ring.passed) way.load(passing[turn], channel, first_of(turn), false);
+    }
+  };
   const auto add_slots = [&](int32 of, int32 from, int first) {
     ring.read(found, from, first);
     way.add_slots(found, of, from, first);
@@ -434,27 +301,35 @@ __device__ void normalize_in_ring(const ChannelParams& params) {
     way.expect(channel, first);
     add_slots(channel, ring.oldest, first);
   };
-  way.start(channel);
-  if (batches > 0) way.load(passing, channel, ring.held, false);
+  way.start(channel, stride);
+  begin_passing();
   ring.template as_they_come<0>(as_it_comes);
 #pragma unroll 1
   while (true) {
 #pragma unroll 1
-    for (int batch = 0; batch < batches; ++batch) {
-      const int first = ring.held + batch * kPassing;
-      if (batch > 0) way.load(passing, channel, first, false);
-      way.add_up(passing, channel, first);
+    for (int begin = 0; begin < ring.passed; begin += kTurns) {
+#pragma unroll
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const int step = begin + turn;
+        if (step >= ring.passed) break;
+        way.add_passing(passing[turn], channel, first_of(step));
+        if (step + kTurns < ring.passed) way.load(passing[turn], channel, first_of(step + kTurns), false);
+      }
     }
-    way.conclude(channel, exchange.total(way.found()), writes);
+    way.conclude(channel, exchange.total(way.found(channel)));
 #pragma unroll 1
-    for (int batch = batches - 1; batch >= 0; --batch) {
-      const int first = ring.held + batch * kPassing;
-      if (batch < batches - 1) way.load(passing, channel, first, true);
-      way.write(passing, channel, first);
+    for (int begin = (ring.passed - 1) / kTurns * kTurns; begin >= 0; begin -= kTurns) {
+#pragma unroll
+      for (int turn = kTurns - 1; turn >= 0; --turn) {
+        const int step = begin + turn;
+        if (step >= ring.passed) continue;
+        way.write_passing(passing[turn], channel, first_of(step), step + kTurns < ring.passed);
+        if (step >= kTurns) way.load(passing[turn], channel, first_of(step - kTurns), true);
+      }
     }
     const int32 next = channel + stride;
     const bool goes_on = next < params.channels;
-    if (goes_on) way.start(next);
+    if (goes_on) way.start(next, stride);
 #pragma unroll 1
     for (int first = 0; first < ring.held; first += kAtOnce) {
       const int ahead = first - behind;
@@ -463,8 +338,7 @@ __device__ void normalize_in_ring(const ChannelParams& params) {
       ring.read(found, ring.oldest, first);
       way.write(found, channel, first);
       __syncwarp();  // the compiler moves no read of the slots past it
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) ring.refill(first + k);
+      ring.refill(first);
       if (!adds) continue;
       wait_for_copies<Slots::kLag>();
       add_slots(next, ring.next_oldest(), ahead);
@@ -472,7 +346,7 @@ __device__ void normalize_in_ring(const ChannelParams& params) {
     if (!goes_on) break;
     ring.oldest = ring.next_oldest();
     channel = next;
-    if (batches > 0) way.load(passing, channel, ring.held, false);
+    begin_passing();
     ring.template as_they_come<Slots::kAhead>(as_it_comes);
   }
   exchange.leave();
