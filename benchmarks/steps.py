@@ -1,4 +1,4 @@
-"""Training steps of torchvision's nets in PyTorch, after `convert`, and fused: wall, kernels and host in one run.
+"""Training steps of torchvision's nets in PyTorch and after `convert`, which fuses and does not: wall, kernels and host in one run.
 
     python -m benchmarks.steps --out benchmarks/results [--nets resnet50 ...] [--batches 128] [--layouts NHWC NCHW]
 
@@ -107,8 +107,8 @@ def _rows(name: str, batch: int, layout: str) -> Iterator[dict[str, Any]]:
     theirs = twin(name)
     nets = {
         "PyTorch": theirs,
+        "layer by layer": dnncore.torch.convert(twin(name), fuse=False).model,
         "converted": dnncore.torch.convert(twin(name)).model,
-        "fused": dnncore.torch.convert(twin(name), fuse=True).model,
     }
     steps = {}
     for how, net in nets.items():
