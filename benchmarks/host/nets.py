@@ -78,30 +78,26 @@ def _contests() -> Iterator[Contest]:
     from torchvision import models
 
     for dtype in (torch.float32, torch.float16):
-        yield Contest(
-            f"ResNet-50, batch 1, {str(dtype).removeprefix('torch.')}",
-            lambda dtype=dtype: _inference(models.resnet50(), dtype),
-            is_step=False,
-            calls=20,
-        )
+        what = f"ResNet-50, batch 1, {str(dtype).removeprefix('torch.')}"
+        yield Contest(what, partial(_inference, models.resnet50, dtype), is_step=False, calls=20)
     for name, make in (("ResNet-50", models.resnet50), ("AlexNet", models.alexnet)):
         for autocast in (False, True):
             what = f"{name} training step, batch 64, {'autocast fp16' if autocast else 'fp32'}"
-            yield Contest(what, lambda make=make, autocast=autocast: _steps(make, autocast, None))
+            yield Contest(what, partial(_steps, make, autocast, None))
             apart = f"{what}, layer by layer"
-            yield Contest(apart, lambda make=make, autocast=autocast: _steps(make, autocast, False), has_goal=False)
+            yield Contest(apart, partial(_steps, make, autocast, False), has_goal=False)
         what = f"{name} training step, batch 64, autocast fp16, forward and backward captured"
-        yield Contest(what, lambda make=make: _captured_steps(make))
+        yield Contest(what, partial(_captured_steps, make))
 
 
-def _inference(net: nn.Module, dtype: torch.dtype) -> Calls:
-    theirs = net.cuda().eval().to(dtype)
+def _inference(make: Callable[[], nn.Module], dtype: torch.dtype) -> Calls:
+    theirs = make().cuda().eval().to(dtype)
     ours = dnncore.torch.convert(copy.deepcopy(theirs)).model
     x = torch.randn(1, 3, 224, 224, device="cuda", dtype=dtype)
 
-    @torch.no_grad()
     def call(net: nn.Module) -> torch.Tensor:
-        y: torch.Tensor = net(x)
+        with torch.no_grad():
+            y: torch.Tensor = net(x)
         return y
 
     return partial(call, ours), partial(call, theirs)
