@@ -1,4 +1,7 @@
-"""A server of what a configuration names: its devices resolved, its models read, their places in the repository remembered."""
+"""A server of what a configuration names: its devices resolved, its models read, their places in the repository remembered.
+
+What takes calls is imported last, gRPC with it, which takes most of a second: meanwhile processes of devices load the models.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dnncore import devices
 from dnncore.cache import cache_folder
 from dnncore.nn import Package
-from dnnserve.app import Origin, Server, labelled
 from dnnserve.config import ServerConfig
 from dnnserve.early import EarlyProcesses
+from dnnserve.engine.host import labelled
 from dnnserve.engine.local import LocalEngines
 from dnnserve.engine.messages import Assignment
 from dnnserve.engine.net import NetHost, ServedModel, Terms
@@ -32,6 +36,9 @@ from dnnserve.repository import (
     stamp_of,
 )
 from dnnserve.saved_costs import FILE_NAME, SavedCosts
+
+if TYPE_CHECKING:
+    from dnnserve.app import Server
 
 __all__ = ["make_server"]
 
@@ -75,6 +82,13 @@ def make_server(config: ServerConfig, early: EarlyProcesses | None = None) -> Se
             engines.put(key, served)
             if costs is not None:
                 costs.enter(key, served.digest)
+        if isinstance(engines, EngineProcesses) and len(labels) == len(set(names)):
+            for label in labels:  # its name, too, where no device is there twice
+                engines.load_ahead(
+                    label, {spec.key: spec.max_batch_rows for spec in specs if label in recipes[spec.key].devices}
+                )
+        from dnnserve.app import Origin, Server  # here: see above
+
         origin = Origin(recipes, engines, partial(_read, config))
         return Server(
             *(config, names, specs, engines),
