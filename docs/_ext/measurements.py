@@ -291,7 +291,7 @@ def front(nets: Rows, host: Rows) -> str:
             served("ResNet-50, one image, captured as one launch", precision="float32", batch=1),
             served("ResNet-50, 256 images in fp16, likewise", precision="float16", batch=256),
             step("ResNet-50, a training step of 64 images", ""),
-            step("the same, with batch normalisation and ReLU fused", ", fused"),
+            step("the same without fusing layers, `fuse=False`", ", layer by layer"),
         ),
     )
 

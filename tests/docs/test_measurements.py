@@ -85,7 +85,7 @@ def test_steps_are_beside_those_in_pytorch() -> None:
     def row(how: str, rate: float, ratio: float, kernels: float) -> dict[str, object]:
         return {"net": "net", "how": how, "images_per_s": rate, "ratio": ratio, "kernels_ms": kernels}
 
-    assert steps([row("PyTorch", 100.2, 1.0, 8.0), row("fused", 120.24, 1.2, 6.66)]).splitlines()[-2:] == [
+    assert steps([row("PyTorch", 100.2, 1.0, 8.0), row("converted", 120.24, 1.2, 6.66)]).splitlines()[-2:] == [
         "| --- | --- | --- |",
         "| net | 100 (1.00), 8.0 ms | 120 (**1.20**), 6.7 ms |",
     ]
@@ -195,7 +195,10 @@ def test_the_first_page_shows_ours_beside_the_faster_of_pytorchs() -> None:
         return {"net": net, "precision": precision, "batch": batch, "autotuned": autotuned, **figures}
 
     nets = [row("float32", 1, autotuned=True), row("float32", 1), row("float16", 256), row("float32", 1, net="alexnet")]
-    names = [f"ResNet-50 training step, batch 64, fp32{more}" for more in ("", ": host", ", fused", ", fused: host")]
+    names = [
+        f"ResNet-50 training step, batch 64, fp32{more}"
+        for more in ("", ": host", ", layer by layer", ", layer by layer: host")
+    ]
     host = [{"name": name, "ours": 10.04 + number, "torch": 20.06 + number} for number, name in enumerate(names)]
     assert [line.split(" | ")[1:] for line in front(nets, host).splitlines()[2:]] == [
         ["1.23 ms", "2.57 ms |"],
