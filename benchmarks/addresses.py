@@ -1,6 +1,6 @@
 """Which addresses the operations of a training step meet, by a model of PyTorch's allocator, on any machine, without a GPU.
 
-    python -m benchmarks.addresses [--nets resnet50 alexnet] [--layouts NCHW] [--batch 64] [--ways fused] [--steps 30]
+    python -m benchmarks.addresses [--nets resnet50 alexnet] [--layouts NCHW] [--batch 64] [--ways converted] [--steps 30]
 
 Launches that come again at the same addresses, or nearly, are replayed (`dnncore.cuda.runtime.replays`), so how many are depends on
 whether the allocator hands out in a step what it did in an earlier one. A net takes steps on PyTorch's meta device as in
@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import dnncore.torch
-from benchmarks.enqueuing import launching_nothing
+from benchmarks.enqueuing import WAYS, launching_nothing
 from benchmarks.twins import twin
 
 __all__ = ["Allocator", "Block", "Replayed", "replayed_in_steps"]
@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=("resnet50", "alexnet"))
     parser.add_argument("--layouts", nargs="+", default=("NCHW",), choices=_FORMATS)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--ways", nargs="+", default=("fused",), choices=("converted", "fused"))
+    parser.add_argument("--ways", nargs="+", default=("converted",), choices=WAYS)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--in-turn", action="store_true", help="with steps of PyTorch's own net")
     parser.add_argument("--float32", action="store_true", help="without autocast")
@@ -231,7 +231,7 @@ def main() -> None:
     for name in arguments.nets:
         for layout in arguments.layouts:
             for way in arguments.ways:
-                nets = [dnncore.torch.convert(twin(name), fuse=way == "fused").model]
+                nets = [dnncore.torch.convert(twin(name), fuse=WAYS[way]).model]
                 if arguments.in_turn:
                     nets.append(twin(name))
                 steps, *_ = replayed_in_steps(

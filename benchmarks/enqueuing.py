@@ -1,6 +1,6 @@
 """What a training step of torchvision's nets costs the host in front of its launches, on any machine, without a GPU.
 
-    python -m benchmarks.enqueuing [--nets resnet50 alexnet] [--layouts NHWC] [--batch 64] [--ways converted fused] [--profile]
+    python -m benchmarks.enqueuing [--nets resnet50 alexnet] [--layouts NHWC] [--batch 64] [--ways converted] [--profile]
 
 The nets are converted and take steps on PyTorch's meta device, under autocast in fp16, as in `benchmarks.launches`: operations are
 planned for an H200 and bound as on one, down to a driver that counts a launch and returns. What is timed is everything in front of
@@ -36,7 +36,10 @@ from benchmarks.twins import twin
 from dnncore.backend import Address
 from dnncore.torch import bridge
 
-__all__ = ["Cost", "cost_of_steps", "launching_nothing"]
+__all__ = ["WAYS", "Cost", "cost_of_steps", "launching_nothing"]
+
+WAYS: dict[str, bool | None] = {"layer-by-layer": False, "converted": None}
+"""What `convert` is asked for, to fuse nothing or what it fuses by itself."""
 
 _FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 _LAUNCH_US = 3.9
@@ -173,7 +176,7 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=("resnet50", "alexnet"))
     parser.add_argument("--layouts", nargs="+", default=("NHWC",), choices=_FORMATS)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--ways", nargs="+", default=("converted", "fused"), choices=("converted", "fused"))
+    parser.add_argument("--ways", nargs="+", default=tuple(WAYS), choices=WAYS)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--launch-us", type=float, default=_LAUNCH_US, help="the driver's part of a launch")
     parser.add_argument("--graph-us", type=float, default=_GRAPH_US, help="that of a graph's")
@@ -184,7 +187,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.nets:
         for layout in arguments.layouts:
-            nets = [dnncore.torch.convert(twin(name), fuse=way == "fused").model for way in arguments.ways]
+            nets = [dnncore.torch.convert(twin(name), fuse=WAYS[way]).model for way in arguments.ways]
             if arguments.profile:
                 for net in nets:
                     _profile(net, arguments.batch, layout, arguments.steps, arguments.launched)
@@ -196,7 +199,7 @@ def main() -> None:
                 parts = f"forward {cost.forward_ms:6.2f}, backward {cost.backward_ms:6.2f}, both {ours_ms:6.2f} ms"
                 launches = f"{cost.launches} launches, {cost.launches - cost.alone} of them in {cost.graphs} graphs"
                 print(
-                    f"{name} {layout} {way:10s} {parts}; {launches}: with the driver's part {ours_ms + driver_us / 1e3:6.2f} ms",
+                    f"{name} {layout} {way:14s} {parts}; {launches}: with the driver's part {ours_ms + driver_us / 1e3:6.2f} ms",
                     flush=True,
                 )
 

@@ -1,6 +1,6 @@
 """What a training step of torchvision's nets launches on an H200, counted on any machine: launches, tensors, estimated time.
 
-    python -m benchmarks.launches [--nets resnet50 alexnet] [--layouts NCHW NHWC] [--batch 64] [--fused] [--kernels]
+    python -m benchmarks.launches [--nets resnet50 alexnet] [--layouts NCHW NHWC] [--batch 64] [--layer-by-layer] [--kernels]
 
 The step is that of `benchmarks.steps`: the nets converted, under autocast in fp16, images of 224 x 224. It is taken on PyTorch's
 meta device, where tensors have forms alone: each operation is planned for the figures of an H200, and what is counted are its
@@ -135,12 +135,12 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=("resnet50", "alexnet"))
     parser.add_argument("--layouts", nargs="+", default=tuple(_FORMATS), choices=_FORMATS)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--fused", action="store_true", help="as `convert(fuse=True)` makes them")
+    parser.add_argument("--layer-by-layer", action="store_true", help="as `convert(fuse=False)` makes them")
     parser.add_argument("--kernels", action="store_true", help="list the kernels")
     arguments = parser.parse_args()
     for name in arguments.nets:
         for layout in arguments.layouts:
-            net = dnncore.torch.convert(twin(name), fuse=arguments.fused).model
+            net = dnncore.torch.convert(twin(name), fuse=False if arguments.layer_by_layer else None).model
             tallies = tally_step(net, arguments.batch, layout)
             print(
                 f"{name}, batch {arguments.batch}, {layout}: operations, launches, tensors, estimated ms, MB of scratch memory"

@@ -1,4 +1,4 @@
-"""Training steps of torchvision's nets in PyTorch, after `convert`, and fused: wall, kernels and host in one run.
+"""Training steps of torchvision's nets in PyTorch and after `convert`, which fuses and does not: wall, kernels and host in one run.
 
     python -m benchmarks.steps --out benchmarks/results [--nets resnet50 ...] [--batches 128] [--layouts NHWC NCHW]
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,11 @@ import dnncore.torch
 from benchmarks.document import Document
 from benchmarks.twins import twin
 
-__all__ = ["captured_step", "enqueue_ms", "kernel_ms", "training_step", "wall_ms"]
+__all__ = ["captured_step", "enqueue_ms", "kernel_ms", "training_step", "wall_ms", "warm_up"]
 
 _ROUNDS = 7
 _CALLS = 5
+_WARM_UP = 5
 _FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 
 
@@ -61,6 +64,12 @@ def captured_step(net: nn.Module, batch: int) -> Callable[[], torch.Tensor]:
     return training_step(captured, batch)
 
 
+def warm_up(call: Callable[[], Any]) -> None:
+    """Have a call planned, searched for and replayed before it is timed."""
+    for _ in range(_WARM_UP):
+        call()
+
+
 def wall_ms(contestants: Sequence[Callable[[], Any]], calls: int = _CALLS) -> list[float]:
     """Median milliseconds of the wall for one of so many calls, of several in turn."""
 
@@ -72,8 +81,7 @@ def wall_ms(contestants: Sequence[Callable[[], Any]], calls: int = _CALLS) -> li
         return (time.perf_counter() - started) / calls * 1e3
 
     for call in contestants:
-        for _ in range(3):
-            call()
+        warm_up(call)
     torch.cuda.synchronize()
     rounds = [[sample(call) for call in contestants] for _ in range(_ROUNDS)]
     return [statistics.median(times) for times in zip(*rounds, strict=True)]
@@ -92,7 +100,10 @@ def enqueue_ms(call: Callable[[], Any]) -> float:
 
 
 def kernel_ms(call: Callable[[], Any]) -> float:
-    """Milliseconds that the kernels of one call take together."""
+    """Milliseconds that the kernels of one call take together.
+
+    By PyTorch's profiler, after which the driver's calls take longer in this process: to be called when all else is timed.
+    """
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(3):
@@ -101,40 +112,51 @@ def kernel_ms(call: Callable[[], Any]) -> float:
     return float(sum(event.self_device_time_total for event in profile.key_averages())) / 3e3
 
 
-def _rows(name: str, batch: int, layout: str) -> Iterator[dict[str, Any]]:
-    memory_format = _FORMATS[layout]
-    torch.manual_seed(0)
-    theirs = twin(name)
-    nets = {
-        "PyTorch": theirs,
-        "converted": dnncore.torch.convert(twin(name)).model,
-        "fused": dnncore.torch.convert(twin(name), fuse=True).model,
-    }
-    steps = {}
-    for how, net in nets.items():
-        net.load_state_dict(theirs.state_dict())
-        steps[how] = training_step(
-            net.cuda().to(memory_format=memory_format).train(), batch, memory_format=memory_format
-        )
+@dataclass(frozen=True)
+class _Case:
+    """A net, and what it is given. Immutable."""
+
+    net: str
+    batch: int
+    layout: str
+
+    def steps(self) -> dict[str, Callable[[], torch.Tensor]]:
+        """A step of each contestant, PyTorch's first; all have the same weights."""
+        torch.manual_seed(0)
+        theirs = twin(self.net)
+        nets = {
+            "PyTorch": theirs,
+            "layer by layer": dnncore.torch.convert(twin(self.net), fuse=False).model,
+            "converted": dnncore.torch.convert(twin(self.net)).model,
+        }
+        steps = {}
+        for how, net in nets.items():
+            net.load_state_dict(theirs.state_dict())
+            placed = net.cuda().to(memory_format=_FORMATS[self.layout]).train()
+            steps[how] = training_step(placed, self.batch, memory_format=_FORMATS[self.layout])
+        return steps
+
+
+def _timed(case: _Case) -> list[dict[str, Any]]:
+    steps = case.steps()
     walls = wall_ms(list(steps.values()))
-    for (how, step), wall in zip(steps.items(), walls, strict=True):
-        yield {
-            "net": name,
-            "batch": batch,
-            "layout": layout,
+    return [
+        {
+            **asdict(case),
             "how": how,
             "ms": wall,
-            "images_per_s": batch / wall * 1e3,
+            "images_per_s": case.batch / wall * 1e3,
             "ratio": walls[0] / wall,
-            "kernels_ms": kernel_ms(step),
             "host_ms": enqueue_ms(step),
         }
+        for (how, step), wall in zip(steps.items(), walls, strict=True)
+    ]
 
 
 def _line(row: Mapping[str, Any]) -> str:
     wall = f"{row['ms']:7.2f} ms = {row['images_per_s']:6.0f} images/s, {row['ratio']:.2f} times PyTorch"
-    parts = f"kernels {row['kernels_ms']:6.2f}, host {row['host_ms']:6.2f} ms"
-    return f"{row['net']:10s} {row['batch']:4d} {row['layout']} {row['how']:10s} {wall}; {parts}"
+    kernels = f", kernels {row['kernels_ms']:6.2f}" if "kernels_ms" in row else ""
+    return f"{row['net']:10s} {row['batch']:4d} {row['layout']} {row['how']:14s} {wall}; host {row['host_ms']:6.2f}{kernels} ms"
 
 
 def main() -> None:
@@ -146,13 +168,21 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     document = Document(arguments.out / "steps.json", ("net", "batch", "layout", "how"))
-    for name in arguments.nets:
-        for batch in arguments.batches:
-            for layout in arguments.layouts:
-                for row in _rows(name, batch, layout):
-                    document.add([row])
-                    print(_line(row), flush=True)
-                torch.cuda.empty_cache()
+    cases = [_Case(*each) for each in itertools.product(arguments.nets, arguments.batches, arguments.layouts)]
+    timed = []
+    for case in cases:
+        timed.append(_timed(case))
+        for row in timed[-1]:
+            print(_line(row), flush=True)
+        torch.cuda.empty_cache()
+    print("kernels, by the profiler, which slows the process down from here on", flush=True)
+    for case, rows in zip(cases, timed, strict=True):
+        for row, step in zip(rows, case.steps().values(), strict=True):
+            warm_up(step)
+            row["kernels_ms"] = kernel_ms(step)
+            document.add([row])
+            print(_line(row), flush=True)
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from benchmarks.host.row import Row
 
 __all__ = ["verdict"]
 
-_GROUPS = ("operations", "layers", "nets", "parts", "plans", "calls")
-"""Modules of this package."""
+_GROUPS = ("operations", "layers", "parts", "nets", "plans", "calls")
+"""Modules of this package, that with a profiler behind those that time launches."""
 
 _WITHOUT_A_GPU = ("plans", "calls")
 """Those that need no GPU, and no PyTorch."""

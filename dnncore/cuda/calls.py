@@ -321,13 +321,16 @@ def rewired(
         beta: Likewise.
     """
     scratch = Place(WORKSPACE) if workspace is None else workspace
+    starts = {**dict(enumerate(operands)), WORKSPACE: scratch}
 
     def place(old: Place) -> Place:
         operand, offset_bytes = old
+        if not offset_bytes:
+            return starts[operand]
         if operand == WORKSPACE and offset_bytes < 0:
             return old
-        new = scratch if operand == WORKSPACE else operands[operand]
-        return Place(new[0], new[1] + offset_bytes) if offset_bytes else new
+        new_operand, start = starts[operand]
+        return Place(new_operand, start + offset_bytes)
 
     def rewire(call: Call) -> Calls:
         if isinstance(call, WhereAligned):
@@ -351,11 +354,13 @@ def rewired(
                 grid,
                 block,
                 params,
-                tuple([Slot(field, place(where)) for field, where in slots]),
+                tuple([Slot(field, place(at) if at[1] else starts[at[0]]) for field, at in slots]),
                 at_alpha,
                 at_beta,
                 shared_bytes,
-                tuple([MapSlot(field, place(where), tensor) for field, where, tensor in maps]) if maps else (),
+                tuple([MapSlot(field, place(at) if at[1] else starts[at[0]], tensor) for field, at, tensor in maps])
+                if maps
+                else (),
                 starts_early,
                 tuple([ConstantSlot(field, place(where)) for field, where in constants]) if constants else (),
             )

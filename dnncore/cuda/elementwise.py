@@ -22,7 +22,7 @@ from dnncore.cuda.params import (
     SMALL_DIVISOR,
     TENSOR_VIEW,
     c_type,
-    collapse,
+    collapsed,
     divisor,
     generate_together,
     record,
@@ -106,10 +106,12 @@ def layout_of(problem: Problem) -> Layout:
     """That of a problem whose inputs broadcast to its one output; once for all algorithms that are asked one after the other."""
     (output,) = problem.outputs
     given = [
-        [stride if extent != 1 else 0 for extent, stride in zip(tensor.shape, tensor.strides, strict=True)]
+        tensor.strides
+        if tensor.shape == output.shape
+        else tuple([stride if extent != 1 else 0 for extent, stride in zip(tensor.shape, tensor.strides, strict=True)])
         for tensor in problem.inputs
     ]
-    extents, *strides = collapse(output.shape, *given, output.strides)
+    extents, *strides = collapsed(output.shape, *given, output.strides)
     nbytes = 0
     for tensor, steps in zip((*problem.inputs, output), strides, strict=True):
         itemsize = tensor.dtype.itemsize
@@ -225,7 +227,10 @@ class Elementwise:
         reason = self.function.refuses(problem)
         if reason is not None:
             return reason
-        layout = layout_of(problem)
+        return self.offer_of(layout_of(problem), problem, figures)
+
+    def offer_of(self, layout: Layout, problem: Problem, figures: DeviceFigures) -> Offer | str:
+        """The same for a problem that the function computes, of such a layout."""
         if self.name in ("broadcast", "rows") and layout.extents[-1] < _SHORT:
             return f"rows of {layout.extents[-1]} elements are shorter than {_SHORT}"
         if self.name == "broadcast":
@@ -265,15 +270,14 @@ class Elementwise:
             params["views"][i] = view(layout.extents, step)
         if self.name == "broadcast":
             params["rows"] = _rows(layout)
-        whole = -(-output.size // (_THREADS * width * _packs_at_once(output.dtype)))
-        blocks = {
-            "contiguous": whole,
-            "broadcast": whole,
-            "rows": blocks_for(figures, math.prod(layout.extents[:-1]) * row_packs, _THREADS),
-            "strided": blocks_for(figures, output.size, _THREADS),
-        }
+        if self.name == "rows":
+            blocks = blocks_for(figures, math.prod(layout.extents[:-1]) * row_packs, _THREADS)
+        elif self.name == "strided":
+            blocks = blocks_for(figures, output.size, _THREADS)
+        else:
+            blocks = -(-output.size // (_THREADS * width * _packs_at_once(output.dtype)))
         places = in_order(*_INPUTS[: len(problem.inputs)], "output")
-        return kernel_call(function.unit(self.name, kind, output.dtype), blocks[self.name], _THREADS, params, places)
+        return kernel_call(function.unit(self.name, kind, output.dtype), blocks, _THREADS, params, places)
 
 
 def _packs_at_once(dtype: DType) -> int:

@@ -30,6 +30,7 @@ __all__ = [
     "Field",
     "c_type",
     "collapse",
+    "collapsed",
     "divisor",
     "generate",
     "generate_together",
@@ -207,6 +208,10 @@ def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, 
     if not extents:
         extents, steps = [1], [(1,) * len(strides)]
     return (tuple(extents), *zip(*steps, strict=True))
+
+
+collapsed = lru_cache(maxsize=32)(collapse)
+"""The same of tuples, for what several algorithms ask of the same tensors, one after the other."""
 
 
 def c_type(dtype: DType) -> str:

@@ -14,7 +14,7 @@ from dnncore.cuda.transpose import TRANSPOSES_OF_MEMORY_RATE, Transpose, Transpo
 from dnncore.descriptors import BinaryOperator, UnaryOperator
 from dnncore.problems import BinaryProblem, UnaryProblem
 
-__all__ = ["ADD", "BINARY", "COPY", "COPY_TO_ANOTHER_INNERMOST", "FILL", "UNARY", "WHERE"]
+__all__ = ["ADD", "BINARY", "COPY", "COPY_TO_ANOTHER_INNERMOST", "COPY_TO_THE_SAME_INNERMOST", "FILL", "UNARY", "WHERE"]
 
 
 def _operator(problem: UnaryProblem | BinaryProblem) -> UnaryOperator | BinaryOperator:
@@ -45,6 +45,9 @@ COPY: tuple[tuple[float, CudaAlgorithm], ...] = tuple(
 )
 """Those of `ADD` that copy to another layout of the same dtype, each beside the share of the memory's rate that it does not exceed,
 the largest first; without workspace. The last takes every layout, in less time than what `ADD` has besides."""
+
+COPY_TO_THE_SAME_INNERMOST = tuple((rate, each) for rate, each in COPY if each not in _TRANSPOSES)
+"""The same where no dimensions change places: all but transposes."""
 
 COPY_TO_ANOTHER_INNERMOST = tuple((rate, each) for rate, each in COPY if each not in _IN_ONE_ORDER)
 """The same where another dimension is innermost in the copy: all but what would go through both in one order."""

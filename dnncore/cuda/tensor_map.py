@@ -10,6 +10,7 @@ Source of the names and limits: CUDA Driver API 13.0, "Tensor Map Object Managem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ __all__ = [
     "BoxMap",
     "PixelMap",
     "TensorMap",
-    "corner_fits",
+    "corners_fit",
 ]
 
 TENSOR_MAP_BYTES = 128
@@ -43,12 +44,12 @@ FARTHEST_BYTES = 2**40
 LARGEST_STEP = 8
 """Most elements from one pixel to the next."""
 
-_CORNERS = range(-128, 128)
+_FIRST_CORNER, _LAST_CORNER = -128, 127
 
 
-def corner_fits(place: int) -> bool:
-    """Whether a corner of two-dimensional images can be so many pixels from theirs."""
-    return place in _CORNERS
+def corners_fit(places: Sequence[int]) -> bool:
+    """Whether corners of two-dimensional images can be so many pixels from theirs."""
+    return min(places) >= _FIRST_CORNER and max(places) <= _LAST_CORNER
 
 
 class BoxMap(NamedTuple):

@@ -15,7 +15,7 @@ from dnncore.cuda.params import (
     ELEMENT_TYPES,
     TENSOR_VIEW,
     c_type,
-    collapse,
+    collapsed,
     divisor,
     generate,
     record,
@@ -84,21 +84,27 @@ class Matrices:
         given = a.strides
         if a.shape != c.shape:
             given = tuple([step if extent > 1 else 0 for step, extent in zip(a.strides, a.shape, strict=True)])
-        extents, a_strides, c_strides = collapse(c.shape, given, c.strides)
+        extents, a_strides, c_strides = collapsed(c.shape, given, c.strides)
         row = len(extents) - 1
-        column = next((axis for axis in range(row) if a_strides[axis] == 1), None)
-        if column is None or a_strides[row] == 0 or c_strides[row] != 1:
+        if 1 not in a_strides[:row] or a_strides[row] == 0 or c_strides[row] != 1:
             return None
+        column = a_strides.index(1)
         rest = [axis for axis in range(row) if axis != column]
-        extents_of_batch = tuple(extents[axis] for axis in rest)
-        batch = (extents_of_batch, tuple(a_strides[i] for i in rest), tuple(c_strides[i] for i in rest))
+        batch = (
+            tuple([extents[i] for i in rest]),
+            tuple([a_strides[i] for i in rest]),
+            tuple([c_strides[i] for i in rest]),
+        )
         return cls(extents[row], extents[column], a_strides[row], c_strides[column], batch)
 
     @property
     def are_even(self) -> bool:
         """Whether no pair of neighbours is split by an edge, a row or a matrix."""
-        steps = (step for extent, *steps in zip(*self.batch, strict=True) if extent > 1 for step in steps)
-        return not any(number % 2 for number in (self.rows, self.columns, self.a_row, self.c_column, *steps))
+        odd = self.rows | self.columns | self.a_row | self.c_column
+        for extent, a_step, c_step in zip(*self.batch, strict=True):
+            if extent > 1:
+                odd |= a_step | c_step
+        return odd % 2 == 0
 
     def tiles(self, size: int) -> tuple[int, int]:
         """Tiles of each matrix, of so many rows and columns, along its rows and along its columns."""

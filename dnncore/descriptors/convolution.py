@@ -116,7 +116,7 @@ class ConvolutionDescriptor(HashedOnce):
         Raises:
             BadParamError: dimensions, channels or groups disagree, or the filter is larger than the padded input.
         """
-        x, w, ndim = wholes(x, "x"), wholes(w, "w"), self.spatial_ndim + 2
+        x, w, ndim = wholes(x, "x"), wholes(w, "w"), len(self.stride) + 2
         if len(x) != ndim or len(w) != ndim:
             raise BadParamError(
                 f"x {x} and w {w} need {ndim} dimensions for a convolution with {self.spatial_ndim} spatial ones"
@@ -125,14 +125,15 @@ class ConvolutionDescriptor(HashedOnce):
             raise BadParamError(f"x has {x[1]} channels, w {w} with {self.groups} groups expects {w[1] * self.groups}")
         if w[0] % self.groups:
             raise BadParamError(f"w has {w[0]} output channels, which {self.groups} groups do not divide")
-        output = []
-        for i in range(self.spatial_ndim):
-            span = (w[2 + i] - 1) * self.dilation[i] + 1
-            padded = x[2 + i] + sum(self.padding[i])
-            if w[2 + i] < 1 or span > padded:
+        output = [x[0], w[0]]
+        for extent, taps, step, dilation, (before, after) in zip(
+            x[2:], w[2:], self.stride, self.dilation, self.padding, strict=True
+        ):
+            span, padded = (taps - 1) * dilation + 1, extent + before + after
+            if taps < 1 or span > padded:
                 raise BadParamError(
-                    f"filter extent {w[2 + i]} with dilation {self.dilation[i]} covers {span}, more than the padded "
-                    f"input's {padded} in spatial dimension {i}"
+                    f"filter extent {taps} with dilation {dilation} covers {span}, more than the padded "
+                    f"input's {padded} in spatial dimension {len(output) - 2}"
                 )
-            output.append((padded - span) // self.stride[i] + 1)
-        return (x[0], w[0], *output)
+            output.append((padded - span) // step + 1)
+        return tuple(output)

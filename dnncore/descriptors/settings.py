@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import cache
 from math import ldexp
-from operator import index
+from operator import attrgetter, index
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,9 +31,15 @@ class HashedOnce:
         try:
             return self._hash
         except AttributeError:
-            found = hash(tuple([getattr(self, name) for name in self.__match_args__]))
+            found = hash(_values(self.__match_args__)(self))
             object.__setattr__(self, "_hash", found)
             return found
+
+
+@cache
+def _values(names: tuple[str, ...]) -> Callable[[object], Any]:
+    """What gives all fields of such names at once; of a single one, that."""
+    return attrgetter(*names)
 
 
 Pairs = tuple[tuple[int, int], ...]

@@ -10,7 +10,7 @@ from operator import mul
 
 import numpy as np
 
-from dnncore.descriptors.settings import HashedOnce, member, settle, wholes
+from dnncore.descriptors.settings import HashedOnce, member, wholes
 from dnncore.dtypes import DType
 from dnncore.errors import BadParamError
 
@@ -55,7 +55,8 @@ class TensorDescriptor(HashedOnce):
     __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
-        dtype, shape, strides = DType.of(self.dtype), wholes(self.shape, "shape"), wholes(self.strides, "strides")
+        dtype = self.dtype if self.dtype.__class__ is DType else DType.of(self.dtype)
+        shape, strides = wholes(self.shape, "shape"), wholes(self.strides, "strides")
         if len(shape) > MAX_NDIM:
             raise BadParamError(f"shape {shape} has {len(shape)} dimensions; up to {MAX_NDIM} are supported")
         if len(strides) != len(shape):
@@ -65,15 +66,13 @@ class TensorDescriptor(HashedOnce):
         size = math.prod(shape)
         # From the first element to the last: as many steps along each dimension as there are indices behind the first one.
         extent = 1 + sum(map(mul, shape, strides)) - sum(strides) if size else 0
-        settle(
-            self,
-            dtype=dtype,
-            shape=shape,
-            strides=strides,
-            size=size,
-            extent=extent,
-            _hash=hash((dtype, shape, strides)),  # sooner or later every descriptor is part of a key
-        )
+        keep = object.__setattr__  # not by `settle`: a plan makes dozens of descriptors
+        keep(self, "dtype", dtype)
+        keep(self, "shape", shape)
+        keep(self, "strides", strides)
+        keep(self, "size", size)
+        keep(self, "extent", extent)
+        keep(self, "_hash", hash((dtype, shape, strides)))  # sooner or later every descriptor is part of a key
         if max((*shape, *strides, extent * dtype.itemsize)) > _MAX_BYTES:
             raise BadParamError(f"shape {shape} with strides {strides} spans more than {_MAX_BYTES} bytes")
 

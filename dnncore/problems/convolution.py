@@ -92,7 +92,8 @@ class ConvolutionProblem(HashedOnce):
     __hash__ = HashedOnce.__hash__
 
     def __post_init__(self) -> None:
-        settle(self, direction=member(Direction, self.direction))
+        if self.direction.__class__ is not Direction:
+            settle(self, direction=member(Direction, self.direction))
         self._check_dtypes()
         expected = self.convolution.output_shape(self.x.shape, self.w.shape)
         if self.y.shape != expected:

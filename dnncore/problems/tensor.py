@@ -46,6 +46,16 @@ class AddProblem(HashedOnce, Operands):
         broadcasts("a", self.a, "c", self.c)
         writable(c=self.c)
 
+    @property
+    def inputs(self) -> tuple[TensorDescriptor, ...]:
+        """What is read; told without names, as every copy asks for it."""
+        return (self.a,)
+
+    @property
+    def outputs(self) -> tuple[TensorDescriptor, ...]:
+        """What is written."""
+        return (self.c,)
+
 
 @dataclass(frozen=True, slots=True)
 class UnaryProblem(Operands):

@@ -31,8 +31,8 @@ class Conversion:
         converted: Names of the modules that compute with our kernels now.
         shortened: Names of those that still compute with PyTorch's, which ours do not beat, and cost the host less (`ReLU`).
         left: Names of the modules that compute as before, each with the reason: a setting, a kind of PyTorch's that we do not have,
-            or a subclass of one that we do. And what could not be fused where that was asked for. What modules of the model's own
-            compute between these is not looked at.
+            or a subclass of one that we do. And what could not be fused, where `fuse=True` asked for it. What modules of the
+            model's own compute between these is not looked at.
         fused: Names of the layers that take the ReLU behind them into their own operation, batch normalisations in training alone.
     """
 
@@ -43,7 +43,7 @@ class Conversion:
     fused: tuple[str, ...] = ()
 
 
-def convert(model: nn.Module, *, fuse: bool = False) -> Conversion:
+def convert(model: nn.Module, *, fuse: bool | None = None) -> Conversion:
     """Swap every module that we have for ours, in place: parameters, buffers, hooks and state_dict stay what they were.
 
     Exactly PyTorch's own classes are swapped; a subclass may do something else, and stays. In-place activations overwrite
@@ -52,9 +52,10 @@ def convert(model: nn.Module, *, fuse: bool = False) -> Conversion:
     Args:
         model: The model.
         fuse: Whether convolutions and linear layers take the ReLU behind them into their own operation, and batch normalisations in
-            training that and a residual that is added before it. They are looked for with torch.fx in each module's own forward,
-            which must not branch on what it is given, nor on attributes that change later but for `training`. In training, such
-            layers in a row are one operation forward and one backward.
+            training that and a residual that is added before it; in training, layers in a row are then one operation forward and
+            one backward. Which they are is found with torch.fx in each module's own forward. None: in modules whose forward does
+            the same at every call, as its source shows. True: in all that torch.fx can trace; such a forward must not branch on
+            what it is given, nor on attributes that change later but for `training`. False: in none.
 
     Raises:
         BadParamError: it is no module of PyTorch's.
@@ -73,9 +74,9 @@ def convert(model: nn.Module, *, fuse: bool = False) -> Conversion:
             module.__class__ = ours
             (converted if ours.kernel_is_ours else shortened).append(name)
     fused: tuple[str, ...] = ()
-    if fuse:
-        fused, not_fused = fuse_in(model)
-        left += not_fused
+    if fuse is not False:
+        fused, not_fused = fuse_in(model, all_that_trace=bool(fuse))
+        left += not_fused if fuse else ()
     return Conversion(model, tuple(converted), tuple(shortened), tuple(left), fused)
 
 

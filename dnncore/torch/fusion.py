@@ -9,24 +9,29 @@ Which of a module's calls follow each other is known from `torch.fx`, which runs
 module by module, so that the tree, the names in the state_dict and whatever a model's other modules do stay as they are. A module
 in which something was found gets a subclass of its class, whose forward is what `torch.fx` made of the rewritten nodes: of those of
 its forward in training, and of those in evaluation, where these have something for it; else it is the one that it had.
+
+What a forward does at one call need not be what it does at the next. Where its source shows that it is (`straight`), the module is
+fused without being asked for; any other is where it is asked for, by somebody who knows that.
 """
 
 from __future__ import annotations
 
 import inspect
 import operator
+from abc import ABCMeta
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, wraps
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, fx, nn
 
 from dnncore.torch.chains import holds_layers, join
-from dnncore.torch.graph_breaks import breaks_graph, traced_from_within
+from dnncore.torch.graph_breaks import breaks_graph, runs_untraced, traced_from_within
 from dnncore.torch.layer_relu import RELU_MODULES, layer_relu
 from dnncore.torch.modules.layer import TakesRelu, is_traced, is_watched
+from dnncore.torch.straight import NotStraightError, Settled, settled_by
 
 __all__ = ["fuse"]
 
@@ -79,23 +84,35 @@ class _Forwards:
 
     Args:
         num_children: That the module had when it was traced; with more or fewer, it is traced again.
-        training: Its forward in training.
-        evaluation: Its forward in evaluation; None for the one that it had.
+        settled: What its forward goes by beside what it is given, as it was then; with anything else, it is traced again.
+        training: Its forward in training; None for the one that it had, as that of evaluation.
+        evaluation: Its forward in evaluation.
         untraced: Why it keeps that though layers could be fused in it; None where there are none, or they are.
     """
 
     num_children: int
-    training: _Forward
+    settled: Settled
+    training: _Forward | None
     evaluation: _Forward | None
     untraced: str | None
 
+    @runs_untraced
+    def still(self, module: nn.Module) -> bool:
+        """Whether the module is what it was when it was traced."""
+        return self.num_children == len(module._modules) and self.settled.still(module)
 
-def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
+
+def fuse(model: nn.Module, *, all_that_trace: bool) -> tuple[tuple[str, ...], tuple[Left, ...]]:
     """Fuse what can be in a model whose layers are ours, in place; a model that is fused already is looked through again.
 
-    A module's forward is read now: it must not branch on what it is given or on attributes that change later, nor overwrite what a
-    layer has read by way of a view of that. Read are the forwards of modules that call layers which take a ReLU, or a `Sequential`
-    of such: these last ones for chains alone, and they are left as they are where there is none, or they cannot be read.
+    A module's forward is traced now, and must not overwrite what a layer has read by way of a view of that. Traced are the forwards
+    of modules that call layers which take a ReLU, or a `Sequential` of such: these last ones for chains alone, and they are left as
+    they are where there is none, or they cannot be traced.
+
+    Args:
+        model: The model.
+        all_that_trace: Whether a module's forward is taken for what it was when it was traced, whatever its source shows: then it
+            must not branch on what it is given or on attributes that change later.
 
     Returns:
         Names of the layers that are fused, in training at least, and what was left: of these modules, or of whole modules around
@@ -108,23 +125,20 @@ def fuse(model: nn.Module) -> tuple[tuple[str, ...], tuple[Left, ...]]:
         if not calls_layers and not any(map(holds_layers, module.children())):
             continue
         theirs: Any = getattr(module, "_theirs", type(module))
+        trusts = all_that_trace or getattr(module, "_trusts", False)
         reason = _why_not(module, theirs)
         if reason is None:
-            module.__class__ = _fused_class(theirs)
-            try:
-                found = module.__dict__[_KEPT] = _trace(module)
-            except Exception as error:  # noqa: BLE001 (whatever a forward raises that is not made for a tracer's arguments)
-                reason = _why_untraced("forward", error)
-            else:
+            module.__class__ = _fused_class(theirs, trusts)
+            found = module.__dict__[_KEPT] = _read(module)
+            reason = found.untraced
+            training = found.training
+            if training is not None:
                 prefix = f"{name}." if name else ""
-                fused += [prefix + each for each in found.training.fused]
-                left += [(prefix + each, why) for each, why in found.training.left]
-                if found.untraced is not None:
-                    left.append((name, found.untraced))
-                if found.training.fused or found.training.num_chains:
-                    continue
-            module.__class__ = theirs
-            module.__dict__.pop(_KEPT, None)
+                fused += [prefix + each for each in training.fused]
+                left += [(prefix + each, why) for each, why in training.left]
+            if training is None or not (training.fused or training.num_chains):
+                module.__class__ = theirs
+                module.__dict__.pop(_KEPT, None)
         if reason is not None and calls_layers:
             left.append((name, reason))
     return tuple(fused), tuple(left)
@@ -145,11 +159,16 @@ def _why_not(module: nn.Module, theirs: type[nn.Module]) -> str | None:
         return "its forward is not its class's"
     if "__reduce_ex__" in {name for each in theirs.__mro__[:-1] for name in vars(each)}:
         return "its class says itself how it is pickled"
+    if inspect.getattr_static(theirs, "__init_subclass__") not in _UNAWARE or type(theirs) not in (type, ABCMeta):
+        return "its class takes notice of subclasses, and it would get one"
     for parameter in list(inspect.signature(theirs.forward).parameters.values())[1:]:
         if parameter.default is not parameter.empty or parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
             return f"its forward need not be given {parameter.name}, and may branch on that"
     return None
 
+
+_UNAWARE = tuple(inspect.getattr_static(kind, "__init_subclass__") for kind in (object, Generic))
+"""What classes have that do nothing of their own when there is a subclass of theirs."""
 
 _IN_PLACE = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
 """Operators that Python has in place too."""
@@ -185,17 +204,28 @@ class _Tracer(fx.Tracer):
 
 
 @breaks_graph
-def _trace(module: nn.Module) -> _Forwards:
-    training = _trace_as(module, training=True)
+def _read(module: Any) -> _Forwards:
+    """What a module of a fused class does as it is now: all that it did before where its forward cannot be read."""
+    num_children = len(module._modules)
+    settled = Settled()
+    try:
+        settled = settled_by(module, module._theirs)
+    except NotStraightError as error:
+        if not module._trusts:
+            return _Forwards(num_children, settled, None, None, str(error))
+    try:
+        training = _trace_as(module, training=True)
+    except Exception as error:  # noqa: BLE001 (whatever a forward raises that is not made for a tracer's arguments)
+        return _Forwards(num_children, settled, None, None, _why_untraced("forward", error))
     evaluation: _Forward | None = None
     untraced: str | None = None
     fused: list[Any] = [module.get_submodule(name) for name in training.fused]
     if any(not layer.in_training_alone for layer in fused):
         try:
             evaluation = _trace_as(module, training=False)
-        except Exception as error:  # noqa: BLE001 (as in `fuse`)
+        except Exception as error:  # noqa: BLE001 (as above)
             untraced = _why_untraced("forward in evaluation", error)
-    return _Forwards(len(module._modules), training, evaluation, untraced)
+    return _Forwards(num_children, settled, training, evaluation, untraced)
 
 
 def _trace_as(module: nn.Module, *, training: bool) -> _Forward:
@@ -282,38 +312,46 @@ def _rewrite(graph: fx.Graph, pattern: _Pattern) -> None:
 
 
 @cache
-def _fused_class(theirs: Any) -> type[nn.Module]:
-    """A subclass of a module's class that looks like it."""
+def _fused_class(theirs: Any, trusts: bool) -> type[nn.Module]:
+    """A subclass of a module's class that looks like it.
+
+    Args:
+        theirs: That class.
+        trusts: Whether its forward is taken for what it was when it was traced, whatever its source shows.
+    """
+
+    read = theirs.forward
 
     @traced_from_within
-    @wraps(theirs.forward)  # torch.export looks at its parameters
+    @wraps(read)  # torch.export looks at its parameters
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_traced():
+        if is_traced() or theirs.forward is not read:  # somebody has given the class another
             return theirs.forward(self, *args, **kwargs)
         kept = self.__dict__.get(_KEPT)
-        if kept is None or kept.num_children != len(self._modules):  # a copy, or one that has been changed
-            kept = self.__dict__[_KEPT] = _trace(self)
+        if kept is None or not kept.still(self):  # a copy, or one that has been changed
+            kept = self.__dict__[_KEPT] = _read(self)
         now = kept.training if self.training else kept.evaluation
         return theirs.forward(self, *args, **kwargs) if now is None else now.run(self, *args, **kwargs)
 
     def reduce(self: Any, protocol: Any) -> Any:
         parts: Any = object.__reduce_ex__(self, protocol)
         _, _, state, *rest = parts
-        return _new, (theirs,), {name: value for name, value in state.items() if name != _KEPT}, *rest
+        return _new, (theirs, trusts), {name: value for name, value in state.items() if name != _KEPT}, *rest
 
     attributes = {
         "__module__": theirs.__module__,
         "__qualname__": theirs.__qualname__,
         "__doc__": theirs.__doc__,
         "_theirs": theirs,
-        "_unfused_forward": theirs.forward,
+        "_trusts": trusts,
+        "_unfused_forward": read,
         "forward": forward,
         "__reduce_ex__": reduce,
     }
     return type(theirs.__name__, (theirs,), attributes)
 
 
-def _new(theirs: Any) -> nn.Module:
-    """An empty module, for pickle and copy to fill."""
-    module: nn.Module = object.__new__(_fused_class(theirs))
+def _new(theirs: Any, trusts: bool = True) -> nn.Module:
+    """An empty module, for pickle and copy to fill; what was pickled when all were trusted does not say so."""
+    module: nn.Module = object.__new__(_fused_class(theirs, trusts))
     return module

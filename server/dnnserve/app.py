@@ -19,7 +19,7 @@ from dnnserve.catalog import ModelSpec
 from dnnserve.command_line import keys_by_field
 from dnnserve.config import ServerConfig
 from dnnserve.connections import log_connections, of_front_end, of_server
-from dnnserve.engine.host import HostFactory
+from dnnserve.engine.host import HostFactory, labelled
 from dnnserve.engine.runner import Runner
 from dnnserve.engine.watchdog import Watchdog
 from dnnserve.envelope import ModelKey
@@ -46,7 +46,7 @@ from dnnserve.shared_memory.requests import Registration, Unregistration
 from dnnserve.statistics import Statistics
 from dnnserve.web import WebServer
 
-__all__ = ["RELOADED", "Addresses", "Origin", "Server", "labelled"]
+__all__ = ["RELOADED", "Addresses", "Origin", "Server"]
 
 _log = logging.getLogger(__name__)
 
@@ -431,13 +431,3 @@ class _Nowhere:
 
 def _nothing(path: Path) -> Package:
     raise StartError(f"{path} cannot be read: this server reads no models")
-
-
-def labelled(names: Sequence[str]) -> list[tuple[str, str]]:
-    """(label, name) of each device; a name that comes again is numbered: cpu, cpu#1."""
-    seen: dict[str, int] = {}
-    labelled = []
-    for name in names:
-        number = seen[name] = seen.get(name, -1) + 1
-        labelled.append((f"{name}#{number}" if number else name, name))
-    return labelled

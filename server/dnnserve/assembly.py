@@ -1,18 +1,27 @@
-"""A server of what a configuration names: its devices resolved, its models read, their places in the repository remembered."""
+"""A server of what a configuration names: its devices resolved, its models read, their places in the repository remembered.
+
+What is slow goes on side by side: the driver begins while models are read, and processes of devices load these while what takes
+calls is imported, gRPC with it.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dnncore import devices
 from dnncore.cache import cache_folder
+from dnncore.errors import DnncoreError
 from dnncore.nn import Package
-from dnnserve.app import Origin, Server, labelled
+from dnnserve.catalog import ModelSpec
 from dnnserve.config import ServerConfig
-from dnnserve.early import EarlyProcesses
+from dnnserve.early import EarlyProcesses, likely_engines
+from dnnserve.engine.host import labelled
 from dnnserve.engine.local import LocalEngines
 from dnnserve.engine.messages import Assignment
 from dnnserve.engine.net import NetHost, ServedModel, Terms
@@ -21,6 +30,8 @@ from dnnserve.envelope import ModelKey
 from dnnserve.errors import StartError
 from dnnserve.lifecycle.control import recipe_of
 from dnnserve.lifecycle.reading import read_model
+from dnnserve.lifecycle.versions import Recipe
+from dnnserve.processes.child import Children
 from dnnserve.repository import (
     find_packages,
     import_model_file,
@@ -33,9 +44,36 @@ from dnnserve.repository import (
 )
 from dnnserve.saved_costs import FILE_NAME, SavedCosts
 
+if TYPE_CHECKING:
+    from dnnserve.app import Server
+
 __all__ = ["make_server"]
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Served:
+    """Models that have been read, for devices. Immutable.
+
+    Args:
+        names: Of the devices, each as often as it is opened.
+        engines: Which open them.
+        recipes: What the models were made of.
+        specs: What requests must know of them.
+        digests: What their batches' times depend on.
+    """
+
+    names: tuple[str, ...]
+    engines: EngineProcesses | LocalEngines
+    recipes: Mapping[ModelKey, Recipe]
+    specs: Sequence[ModelSpec]
+    digests: Mapping[ModelKey, str]
+
+    @property
+    def in_processes(self) -> bool:
+        """Whether each device has a process of its own."""
+        return isinstance(self.engines, EngineProcesses)
 
 
 def make_server(config: ServerConfig, early: EarlyProcesses | None = None) -> Server:
@@ -49,13 +87,43 @@ def make_server(config: ServerConfig, early: EarlyProcesses | None = None) -> Se
         StartError: a package or a port cannot be used.
         BackendUnavailableError: a device cannot.
     """
-    names = devices.resolve(config.devices)
     begun = {} if early is None else early.engines
-    in_processes = config.engines == "process" or (config.engines == "auto" and "cpu" not in names)
-    terms = Terms(config.batch_invariant, 3 if in_processes else 1, config.device_memory_fraction)
+    likely = likely_engines(config) if begun else ()
+    with ThreadPoolExecutor(1, "dnnserve-devices") as beside:
+        found = beside.submit(devices.resolve, config.devices)  # the driver takes most of a second
+        try:
+            packages = _packages(config)
+        except DnncoreError:
+            found.result()  # what is wrong with the devices is said first, whatever is found out first
+            raise
+        served = _served(config, packages, likely or found.result(), begun)
+        try:
+            names = found.result()
+        except BaseException:
+            served.engines.close()
+            raise
+    if names != served.names:
+        served.engines.close()
+        served = _served(config, packages, names, {})
+    try:
+        return _server(config, served, early)
+    except BaseException:
+        served.engines.close()
+        raise
+
+
+def _served(
+    config: ServerConfig,
+    packages: Mapping[ModelKey, tuple[Path, Package]],
+    names: tuple[str, ...],
+    begun: Mapping[str, Children],
+) -> _Served:
+    """Read models for devices, whose processes, where they have some, begin to load them."""
+    terms = Terms(config.batch_invariant, 1, config.device_memory_fraction)
     engines: EngineProcesses | LocalEngines
-    if in_processes:
+    if config.engines == "process" or (config.engines == "auto" and "cpu" not in names):
         engines = EngineProcesses(names, begun)  # they start while models are read
+        terms = replace(terms, num_slots=3)
         store: dict[ModelKey, ServedModel] = {}
         engines.tell(
             Assignment(partial(NetHost, models=store, terms=terms), config.log_format, store, config.log_level)
@@ -65,29 +133,43 @@ def make_server(config: ServerConfig, early: EarlyProcesses | None = None) -> Se
             children.close()
         engines = LocalEngines(terms)
     try:
-        recipes, specs = {}, []
         labels = dict(labelled(names))
-        costs = _saved_costs(config, labels, in_processes=in_processes)
-        for key, (path, package) in _packages(config).items():
+        recipes, specs, digests = {}, [], {}
+        for key, (path, package) in packages.items():
             recipes[key] = recipe_of(config, key.name, path, stamp_of(path), labels)
-            spec, served = read_model(key, package, config.of_model(key.name), recipes[key].devices)
+            spec, model = read_model(key, package, config.of_model(key.name), recipes[key].devices)
             specs.append(spec)
-            engines.put(key, served)
-            if costs is not None:
-                costs.enter(key, served.digest)
-        origin = Origin(recipes, engines, partial(_read, config))
-        return Server(
-            *(config, names, specs, engines),
-            restartable=in_processes,
-            close=engines.close,
-            set_log_level=engines.set_log_level,
-            origin=origin,
-            fronts=None if early is None else early.fronts,
-            costs=costs,
-        )
+            digests[key] = model.digest
+            engines.put(key, model)
+        if isinstance(engines, EngineProcesses) and len(labels) == len(set(names)):
+            for label in labels:  # its name, too, where no device is there twice
+                engines.load_ahead(
+                    label, {spec.key: spec.max_batch_rows for spec in specs if label in recipes[spec.key].devices}
+                )
     except BaseException:
         engines.close()
         raise
+    return _Served(names, engines, recipes, specs, digests)
+
+
+def _server(config: ServerConfig, served: _Served, early: EarlyProcesses | None) -> Server:
+    """The server of what was read."""
+    from dnnserve.app import Origin, Server  # here: see above
+
+    costs = _saved_costs(config, dict(labelled(served.names)), in_processes=served.in_processes)
+    if costs is not None:
+        for key, digest in served.digests.items():
+            costs.enter(key, digest)
+    engines = served.engines
+    return Server(
+        *(config, served.names, served.specs, engines),
+        restartable=served.in_processes,
+        close=engines.close,
+        set_log_level=engines.set_log_level,
+        origin=Origin(served.recipes, engines, partial(_read, config)),
+        fronts=None if early is None else early.fronts,
+        costs=costs,
+    )
 
 
 def _saved_costs(config: ServerConfig, labels: Mapping[str, str], *, in_processes: bool) -> SavedCosts | None:

@@ -1,4 +1,5 @@
-"""Processes that are begun before anything else, as copies of the server's own, so that what all import is imported once.
+"""Processes that are begun before anything else, as copies of the server's own, so that what all import is imported once: all but
+gRPC, which the server imports when its models are on their way to the devices, and front ends at the same time.
 
 A copy is made while the server's process has one thread and has used neither gRPC nor a driver. Where it cannot be copied, front
 ends are programs of their own, begun at once; engines are then begun when it is known which devices there are.
@@ -35,7 +36,6 @@ class EarlyProcesses:
 
         Raises:
             OSError: no more processes, or descriptors, for now; none are left.
-            ModuleNotFoundError: of what front ends need; none are left.
         """
         forks, names = can_fork(), likely_engines(config)
         fronts: list[Child] = []
@@ -47,10 +47,8 @@ class EarlyProcesses:
                 for name in names:
                     engines.setdefault(name, []).append(Child.fork(partial(engine.main, name)))
             if config.num_front_ends:
-                from dnnserve.front import child as front  # which imports gRPC
-
                 while len(fronts) < config.num_front_ends:
-                    fronts.append(Child.fork(front.main) if forks else Child.start(FRONT_END))
+                    fronts.append(Child.fork(_front) if forks else Child.start(FRONT_END))
         except BaseException:
             cls._of(fronts, engines).close()
             raise
@@ -67,6 +65,15 @@ class EarlyProcesses:
         """End those that nobody took. A second call does nothing."""
         for children in (self.fronts, *self.engines.values()):
             children.close()
+
+
+def _front(channel: str) -> int:
+    """A front end, which imports gRPC itself, beside what the server does meanwhile: that has models read and loaded first."""
+    try:
+        from dnnserve.front import child
+    except ModuleNotFoundError:
+        return 1  # the server needs the same packages, and says which is missing
+    return child.main(channel)
 
 
 def likely_engines(config: ServerConfig) -> tuple[str, ...]:

@@ -72,9 +72,6 @@ def run(arguments: Sequence[str] | None, signals: Signals) -> int:
         early = EarlyProcesses.begin(config)
         signals.listen()  # begins a thread: processes are forked before
         from dnnserve.assembly import make_server
-    except ModuleNotFoundError as error:
-        early.close()
-        return _refuse_without(error)
     except OSError as error:
         return _refuse(f"processes of engines and front ends cannot be begun: {error}")
     try:
@@ -92,6 +89,9 @@ def run(arguments: Sequence[str] | None, signals: Signals) -> int:
             except OSError as error:
                 server.drain()  # devices are closed by the threads that own them, however this ends
                 return _refuse(f"ready file cannot be written: {error}; choose another with --ready-file")
+    except ModuleNotFoundError as error:
+        early.close()
+        return _refuse_without(error)
     except (DnncoreError, OSError) as error:
         early.close()
         return _refuse(str(error))

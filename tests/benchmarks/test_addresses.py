@@ -57,7 +57,7 @@ def test_steps_come_to_a_cycle_in_which_chains_are_replayed(in_turn: bool) -> No
         blocks = [layer for _ in range(3) for layer in (nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3), nn.ReLU())]
         return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 10))
 
-    nets = [dt.convert(make(), fuse=True).model, *([make()] if in_turn else [])]
+    nets = [dt.convert(make()).model, *([make()] if in_turn else [])]
     ours, *theirs = replayed_in_steps(nets, 4, "NCHW", 12)
     assert [step.in_graphs for step in ours[:3]] == [0, 0, 0]
     assert ours[-1].graphs == 2

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 import dnncore.torch as dt
-from benchmarks.enqueuing import cost_of_steps
+from benchmarks.enqueuing import WAYS, cost_of_steps
 from benchmarks.launches import tally_step
 from dnncore.cuda.runtime import driver
 from dnncore.torch import bridge
@@ -17,15 +17,16 @@ def _net() -> nn.Module:
     return nn.Sequential(*body, nn.Flatten(), nn.Linear(64 * 14 * 14, 10))
 
 
-@pytest.mark.parametrize("fuse", [False, True], ids=["converted", "fused"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_a_step_is_enqueued_without_a_device(layout: str, fuse: bool) -> None:
+def test_a_step_is_enqueued_without_a_device(layout: str, way: str) -> None:
     before = driver.bindings
-    (cost,) = cost_of_steps([dt.convert(_net(), fuse=fuse).model], 2, layout, steps=2, warm_up=1)
-    tallies = tally_step(dt.convert(_net(), fuse=fuse).model, 2, layout)
-    casts = int(fuse)  # images that are counted with are float32, and a chain casts them itself
+    (cost,) = cost_of_steps([dt.convert(_net(), fuse=WAYS[way]).model], 2, layout, steps=2, warm_up=1)
+    tallies = tally_step(dt.convert(_net(), fuse=WAYS[way]).model, 2, layout)
+    fused = way == "converted"
+    casts = int(fused)  # images that are counted with are float32, and a chain casts them itself
     assert cost.launches == sum(tally.launches for tally in tallies.values()) - casts > 5
-    assert ("chain_forward" in tallies) == fuse
+    assert ("chain_forward" in tallies) == fused
     assert cost.forward_ms >= 0
     assert cost.backward_ms >= 0
     assert driver.bindings is before
@@ -35,7 +36,7 @@ def test_a_step_is_enqueued_without_a_device(layout: str, fuse: bool) -> None:
 def test_launches_of_a_chain_are_replayed_once_their_addresses_have_come_again() -> None:
     def cost(warm_up: int, one_by_one: bool = False) -> tuple[int, int, int]:
         layers = [layer for _ in range(3) for layer in (nn.Conv2d(3, 3, 3, bias=False), nn.BatchNorm2d(3), nn.ReLU())]
-        net = dt.convert(nn.Sequential(*layers), fuse=True).model
+        net = dt.convert(nn.Sequential(*layers)).model
         (found,) = cost_of_steps([net], 2, "NCHW", steps=1, warm_up=warm_up, one_by_one=one_by_one)
         return found.launches, found.graphs, found.alone
 

@@ -60,13 +60,38 @@ def test_converted_convolutions_norms_and_relus_are_to_be_quicker_than_pytorchs(
 
 def test_every_training_step_is_to_take_the_host_less_than_its_kernels_take(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = (lambda: None), (lambda: None)
-    monkeypatch.setattr(nets, "wall_ms", lambda _: [9.0, 10.0])
+    monkeypatch.setattr(nets, "wall_ms", lambda *_: [9.0, 10.0])
     monkeypatch.setattr(nets, "kernel_ms", lambda step: 7.0 if step is ours else 8.0)
     monkeypatch.setattr(nets, "enqueue_ms", lambda step: 7.5 if step is ours else 6.0)
-    whole, host, kernels = nets.step_rows("step", ours, theirs)
-    assert (whole.ours, whole.torch, whole.is_met) == (9.0, 10.0, None)
+    steps = [nets.Contest(name, lambda: (ours, theirs), has_goal=name == "step") for name in ("step", "other")]
+    wholes = list(nets.rows(steps))
+    host, kernels, other_host = wholes[2:5]
+    assert [(row.name, row.ours, row.torch, row.is_met) for row in wholes[:2]] == [
+        ("step", 9.0, 10.0, None),
+        ("other", 9.0, 10.0, None),
+    ]
     assert (host.name, host.ours, host.torch, host.most, host.is_met) == ("step: host", 7.5, 6.0, 7.0, False)
     assert (kernels.ours, kernels.torch, kernels.is_met) == (7.0, 8.0, None)
+    assert (other_host.name, other_host.most) == ("other: host", None)
+
+
+def test_nothing_is_timed_once_the_profiler_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
+    def noted(name: str, found: object) -> Callable[..., object]:
+        def timed(*_: object) -> object:
+            done.append(name)
+            return found
+
+        return timed
+
+    monkeypatch.setattr(nets, "wall_ms", noted("wall", [1.0, 2.0]))
+    monkeypatch.setattr(nets, "enqueue_ms", noted("host", 1.0))
+    monkeypatch.setattr(nets, "kernel_ms", noted("kernels", 1.0))
+    nothing = (lambda: None), (lambda: None)
+    contests = [nets.Contest("step", lambda: nothing), nets.Contest("net", lambda: nothing, is_step=False)]
+    assert len(list(nets.rows(contests))) == 5
+    assert done == ["wall", "host", "host", "wall", *["kernels"] * 4]
 
 
 def test_a_replay_has_the_same_goal_whatever_its_length(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,6 +176,17 @@ TF32 = (
     ),
 )
 
+RELAID = (
+    Geometry("fp16-odd-channels", (2, 13, 7, 6), (16, 13, 3, 3), {"padding": 1}, F16, alpha=2.0, beta=-0.5),
+    Geometry("fp16-odd-channels-nhwc", (2, 67, 7, 9), (72, 67, 3, 3), {"padding": 1}, F16, ("NHWC",) * 3),
+    Geometry("bf16-odd-both-stride-nhwc", (2, 21, 9, 8), (13, 21, 3, 2), {"stride": 2}, BF16, ("NHWC",) * 3, 0.5, -2.0),
+    Geometry("bf16-odd-filters", (2, 24, 6, 7), (69, 24, 1, 1), {}, BF16),
+    Geometry("fp16-odd-filters-of-images", (2, 3, 13, 12), (17, 3, 5, 5), {"stride": 2, "padding": 2}, F16, beta=1.0),
+    Geometry("fp16-one-channel", (2, 1, 9, 10), (8, 1, 3, 3), {"padding": 1}, F16, ("NHWC",) * 3),
+    Geometry("tf32-odd-both", (2, 11, 7, 6), (13, 11, 3, 3), {"padding": 1, "math": "tf32"}),
+)
+"""Pixels that do not begin at multiples of 16 bytes, but for those of what is written for another number of channels."""
+
 MERGED = (Geometry("1x1-planes-of-5x5", (3, 40, 5, 5), (24, 40, 1, 1), alpha=-0.5, beta=2.0),)
 PLANES = (Geometry("1x1-planes-blend", (2, 40, 4, 6), (24, 40, 1, 1), alpha=0.5, beta=-2.0),)
 
@@ -207,6 +218,7 @@ CASES = (
     *cases("convolution", GEOMETRIES),
     *(case for case in cases("convolution", THIN, "implicit_gemm_thin") if "forward" in case.name),
     *cases("convolution", TF32, "implicit_gemm_wgmma", "implicit_gemm_tf32", "implicit_gemm_wgmma_relaid"),
+    *cases("convolution", RELAID, "implicit_gemm_wgmma_relaid"),
     *cases("convolution", PLANES, "implicit_gemm_3xtf32", "implicit_gemm_3xtf32_merged"),
     *cases("convolution", MERGED, "implicit_gemm_3xtf32_merged"),
     *wide_cases(WIDE),

@@ -22,7 +22,7 @@ GEOMETRIES = (
     Geometry("chwn", (3, 2, 7, 8), (4, 2, 3, 3), {"stride": 2}, layouts=("CHWN",) * 3),
     Geometry("fp64-nhwc", (2, 3, 9, 8), (4, 3, 3, 4), {"stride": 2, "padding": 1}, F64, ("NHWC",) * 3),
     Geometry("fp16-nhwc", (2, 3, 13, 12), (16, 3, 7, 7), {"stride": 2, "padding": 3}, F16, ("NHWC",) * 3, 0.5, -2.0),
-    Geometry("fp16-channels-filled", (2, 3, 9, 10), (16, 3, 5, 5), {"padding": 2}, F16, ("NHWC",) * 3),
+    Geometry("fp16-filled", (2, 3, 9, 10), (16, 3, 5, 5), {"padding": 2, "mode": "convolution"}, F16, ("NHWC",) * 3),
     Geometry("bf16", (1, 3, 11, 12), (8, 3, 5, 5), {"stride": 2, "mode": "convolution"}, BF16, beta=1.0),
     Geometry("1d", (2, 3, 17), (4, 3, 7), {"spatial_ndim": 1, "stride": 3, "padding": 2}),
     Geometry("3d", (1, 2, 6, 7, 8), (3, 2, 3, 4, 4), {"spatial_ndim": 3, "stride": (1, 2, 3), "padding": 1}),

@@ -27,7 +27,7 @@ def _slots(schedule: Schedule) -> dict[int, list[int]]:
 
 @given(tiles=st.integers(1, 40), steps=st.integers(1, 30), blocks=st.integers(1, 60))
 def test_each_part_of_a_tile_has_a_slot_of_the_workspace(tiles: int, steps: int, blocks: int) -> None:
-    schedule = Schedule(TILE, tiles, 1, steps, min(blocks, tiles * steps))
+    schedule = Schedule(TILE, 1, tiles, steps, min(blocks, tiles * steps))
     found = _slots(schedule)
     used = [slot for slots in found.values() for slot in slots]
     assert len(set(used)) == len(used)
@@ -39,4 +39,4 @@ def test_each_part_of_a_tile_has_a_slot_of_the_workspace(tiles: int, steps: int,
 
 
 def test_more_tiles_than_blocks_take_no_more_than_two_slots_for_a_block() -> None:
-    assert [Schedule(TILE, tiles, 1, 7, 132).slots for tiles in (66, 132, 133, 1000)] == [197, 0, 263, 263]
+    assert [Schedule(TILE, 1, tiles, 7, 132).slots for tiles in (66, 132, 133, 1000)] == [197, 0, 263, 263]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from dnncore.cuda.convolution import copies
 from dnncore.cuda.convolution.plain import best_offer
 from dnncore.cuda.convolution.relaid import RelaidConvolution
 from dnncore.cuda.gemm import product_or_reason
-from dnncore.descriptors import Layout
+from dnncore.descriptors import ConvolutionMode, Layout
 from dnncore.figures import H200
 from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProblem, Problem
 
@@ -179,6 +179,8 @@ def test_a_fused_convolution_in_16_bits_asks_for_little_more_than_one_alone(
 @_IN_16_BITS
 def test_copies_that_no_algorithm_takes_are_not_chosen(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _convolution(Direction.FORWARD, 3, 1, 28, Layout.NCHW, dtype, channels=81)
+    rotated = replace(problem.convolution, mode=ConvolutionMode.CONVOLUTION)
+    problem = replace(problem, convolution=rotated)
     monkeypatch.setattr(copies, "fastest_copy", lambda *_: pytest.fail("a copy was chosen"))
     relaid = next(each for each in algorithms_for(problem) if isinstance(each, RelaidConvolution))
     assert "over copies" in str(relaid.offer(problem, H200))

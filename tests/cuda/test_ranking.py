@@ -97,7 +97,8 @@ def test_a_first_layer_is_computed_without_phases(dtype: DType, layers: tuple[st
 def test_the_bound_of_phases_is_below_their_offers() -> None:
     for direction in Direction:
         for layer in ("alexnet-conv1", "r50-conv1", "announcement-2014"):
-            for dtype, layout in ((DType.FLOAT32, Layout.NCHW), (DType.FLOAT16, Layout.NHWC)):
+            of_16_bits = ((DType.FLOAT16, Layout.NHWC),) if layer != "announcement-2014" else ()  # has 96 channels
+            for dtype, layout in ((DType.FLOAT32, Layout.NCHW), *of_16_bits):
                 problem = _LAYERS[layer].problem(direction, dtype, layout)
                 phases = next(each for each in algorithms_for(problem) if isinstance(each, SpaceToDepth))
                 offer = phases.offer(problem, H200)

@@ -120,8 +120,8 @@ def test_of_phases_without_taps_a_slab_of_zeros_is_counted() -> None:
     layer = Layer((64, 1024, 14, 14), (2048, 1024, 1, 1), {"stride": 2})
     problem = replace(layer.problem, direction=Direction.BACKWARD_DATA)
     whole, *nothing = phases(problem)
-    assert whole.summands(2048, 16) == 2048
-    assert [phase.summands(2048, 16) for phase in nothing] == [64] * 3
+    assert whole.work(2048, 16).summands == 2048
+    assert [phase.work(2048, 16).summands for phase in nothing] == [64] * 3
 
 
 def test_few_filters_of_int8_go_to_both_consumers() -> None:

@@ -68,7 +68,7 @@ def test_operations_are_counted_that_reach_what_is_wanted_of_memory_and_of_launc
         )
     ]
     assert memory_bound([{"dtype": "float16", "results": rows}]).splitlines()[-1] == (
-        "What is wanted, 0.85 of the copy rate, and 5.0 us for 14 x 14: float16 1 of 2, and 1 of 2."
+        "Rows that reach 0.85 of the copy rate, and those of 14 x 14 that take at most 5.0 us: float16 1 of 2, and 1 of 2."
     )
 
 
@@ -85,7 +85,7 @@ def test_steps_are_beside_those_in_pytorch() -> None:
     def row(how: str, rate: float, ratio: float, kernels: float) -> dict[str, object]:
         return {"net": "net", "how": how, "images_per_s": rate, "ratio": ratio, "kernels_ms": kernels}
 
-    assert steps([row("PyTorch", 100.2, 1.0, 8.0), row("fused", 120.24, 1.2, 6.66)]).splitlines()[-2:] == [
+    assert steps([row("PyTorch", 100.2, 1.0, 8.0), row("converted", 120.24, 1.2, 6.66)]).splitlines()[-2:] == [
         "| --- | --- | --- |",
         "| net | 100 (1.00), 8.0 ms | 120 (**1.20**), 6.7 ms |",
     ]
@@ -99,13 +99,35 @@ def test_a_figure_of_the_hosts_has_its_unit_and_its_goal() -> None:
         {"name": "slow layer", "ours": 9.2, "unit": "us", "torch": 9.2, "most": 15, "below_torch": True},
         {"name": "slow replay", "ours": 12.1, "unit": "us", "torch": None, "most": 12, "below_torch": False},
     ]
-    assert host(rows).splitlines()[2:] == [
+    assert host(rows).splitlines()[4:] == [
         "| replay | 8.73 us |  | 12 us |",
         "| net | 51.6 ms | 68.1 ms |  |",
         "| layer | 9.1 us | 9.2 us | 15 us, PyTorch's |",
         "| slow layer | 9.2 us | 9.2 us | 15 us, PyTorch's (missed) |",
         "| slow replay | 12.1 us |  | 12 us (missed) |",
     ]
+
+
+def test_figures_of_the_host_have_a_table_for_each_kind() -> None:
+    names = {
+        "Calls and replays": ["functional.conv2d", "replay of 10 launches"],
+        "Converted layers": ["converted ReLU, with gradient"],
+        "Nets and training steps": ["ResNet-50, batch 1, float16", "AlexNet training step, batch 64, fp32: host"],
+        "First plans": ["first plan of a convolution, forward 1x1, 7 x 7", "interpreter, at first plans"],
+        "Where the time of a call goes": ["part: launches", "between the parts", "interpreter, at calls"],
+    }
+    rows = [
+        {"name": name, "ours": 1.0, "torch": None, "unit": "us", "most": None}
+        for part in reversed(names.values())
+        for name in part
+    ]
+    _, *blocks = host(rows).split("**")
+    found = {
+        title: [line.split(" | ")[0].lstrip("| ") for line in table.strip().splitlines()[2:]]
+        for title, table in zip(blocks[::2], blocks[1::2], strict=True)
+    }
+    assert found == names
+    assert list(found) == list(names)
 
 
 def test_element_types_stand_side_by_side() -> None:
@@ -173,7 +195,10 @@ def test_the_first_page_shows_ours_beside_the_faster_of_pytorchs() -> None:
         return {"net": net, "precision": precision, "batch": batch, "autotuned": autotuned, **figures}
 
     nets = [row("float32", 1, autotuned=True), row("float32", 1), row("float16", 256), row("float32", 1, net="alexnet")]
-    names = [f"ResNet-50 training step, batch 64, fp32{more}" for more in ("", ": host", ", fused", ", fused: host")]
+    names = [
+        f"ResNet-50 training step, batch 64, fp32{more}"
+        for more in ("", ": host", ", layer by layer", ", layer by layer: host")
+    ]
     host = [{"name": name, "ours": 10.04 + number, "torch": 20.06 + number} for number, name in enumerate(names)]
     assert [line.split(" | ")[1:] for line in front(nets, host).splitlines()[2:]] == [
         ["1.23 ms", "2.57 ms |"],

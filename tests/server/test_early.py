@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from dnnserve import early, front_ends
+from dnnserve import assembly, early, front_ends
 from dnnserve.command_line import parse_arguments
 from dnnserve.early import EarlyProcesses, likely_engines
-from dnnserve.processes.child import Child
+from dnnserve.processes.child import ENGINE, Child, Children
 
+from dnncore import devices
 from tests.server.fakes import wait_until
 from tests.server.packages import make_package
 from tests.server.test_command_line import started
@@ -77,11 +78,23 @@ def test_engines_of_devices_that_are_not_there_are_ended(tmp_path: Path) -> None
         def close(self) -> None:
             ended.append("cuda:7")
 
-    from dnnserve.assembly import make_server
-
-    server = make_server(config, EarlyProcesses(engines={"cuda:7": Begun()}))  # type: ignore[dict-item]
+    server = assembly.make_server(config, EarlyProcesses(engines={"cuda:7": Begun()}))  # type: ignore[dict-item]
     server.drain()
     assert ended == ["cuda:7"]
+
+
+def test_a_device_that_was_likely_and_is_not_there_is_served_by_those_that_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_package().save(tmp_path / "digits")
+    config = parse_arguments(["--model", str(tmp_path / "digits"), "--grpc-port", "0", "--metrics-port", "0"])
+    child = Child.start(ENGINE, "cpu")  # as of a GPU whose driver does not answer
+    monkeypatch.setattr(assembly, "likely_engines", lambda _: ("cuda:7",))
+    monkeypatch.setattr(devices, "resolve", lambda _: ("cpu",))
+    server = assembly.make_server(config, EarlyProcesses(engines={"cuda:7": Children(ENGINE, "cuda:7", begun=[child])}))
+    assert server.device_labels == ("cpu",)
+    assert not Path("/proc", str(child.pid)).exists()
+    server.drain()
 
 
 def _children(pid: int) -> list[int]:

@@ -21,6 +21,7 @@ import pytest
 from dnnserve.engine.child import serve
 from dnnserve.engine.messages import Assignment, Map
 from dnnserve.engine.net import NetHost, Terms
+from dnnserve.engine.pipeline import LocalPipeline
 from dnnserve.engine.process import EngineProcesses
 from dnnserve.envelope import ModelKey
 from dnnserve.processes.link import Link
@@ -47,6 +48,20 @@ class OutOfRoom(NetHost):
 
     def load(self, *_: object) -> NoReturn:
         raise OutOfMemoryError("no room for the weights")
+
+
+class Noting(NetHost):
+    """A device that leaves a file when it has loaded a model."""
+
+    def __init__(self, device: str, *, file: Path, models: dict[ModelKey, Any]) -> None:
+        super().__init__(device, models)
+        self._file = file
+
+    def load(self, model: ModelKey, max_batch_rows: int) -> LocalPipeline:
+        pipeline = super().load(model, max_batch_rows)
+        with self._file.open("a") as file:
+            file.write(f"{model} {max_batch_rows}\n")
+        return pipeline
 
 
 class Outspoken(NetHost):
@@ -85,6 +100,51 @@ def test_a_parcel_holds_what_was_put_in_and_what_is_written_stays_here() -> None
     first["a"][0, 0] = 9.0
     assert second["a"].tolist() == value["a"].tolist()
     assert (second["b"].tolist(), second["c"]) == ([7], "text")
+
+
+def test_models_are_loaded_before_anybody_opens_the_device_and_once(tmp_path: Path) -> None:
+    file, other = tmp_path / "loaded", ModelKey("others", 2)
+    models = {KEY: served(), other: served()}
+    engines = told(Assignment(functools.partial(Noting, file=file, models=models), "text", models))
+    try:
+        engines.load_ahead("cpu", {KEY: 8, other: 4})
+        wait_until(lambda: file.exists() and file.read_text() == "digits/1 8\nothers/2 4\n")
+        host = engines("cpu")
+        pipelines = [host.load(KEY, 8), host.load(other, 4)]
+        assert [pipeline.max_batch_rows for pipeline in pipelines] == [8, 4]
+        expected = probabilities(make_package(), ROWS)
+        np.testing.assert_allclose(run(pipelines[0], ROWS), expected, rtol=1e-5, atol=1e-7)
+        second = engines("cpu")  # of which nothing was asked ahead
+        assert second.load(KEY, 2).max_batch_rows == 2
+        assert file.read_text().splitlines() == ["digits/1 8", "others/2 4", "digits/1 2"]
+        host.close()
+        second.close()
+    finally:
+        engines.close()
+
+
+def test_what_keeps_a_model_from_being_loaded_ahead_is_told_to_who_waits_for_it() -> None:
+    models = {KEY: served()}
+    engines = told(Assignment(functools.partial(OutOfRoom, models=models), "text", models))
+    try:
+        engines.load_ahead("cpu", {KEY: 8})
+        host = engines("cpu")
+        for _ in range(2):  # asked ahead, and then again
+            with pytest.raises(OutOfMemoryError, match="no room for the weights"):
+                host.load(KEY, 8)
+        host.close()
+    finally:
+        engines.close()
+
+
+def test_a_process_that_loads_for_nobody_ends_with_the_others(tmp_path: Path) -> None:
+    file, models = tmp_path / "loaded", {KEY: served()}
+    engines = told(Assignment(functools.partial(Noting, file=file, models=models), "text", models))
+    engines.load_ahead("cpu", {KEY: 8})
+    pid = engines._ahead["cpu"].pid
+    wait_until(file.exists)
+    engines.close()
+    assert not is_running(pid)
 
 
 def test_two_batches_in_two_slots_are_answered_in_order_and_the_process_ends_with_its_host(

@@ -201,7 +201,7 @@ def test_a_classifier_drops_what_it_drops_layer_by_layer(
     shape: tuple[int, ...], autocasts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, ours = pair(Classifier, torch.float32)
-    plain = dt.convert(pair(Classifier, torch.float32)[0]).model
+    plain = dt.convert(pair(Classifier, torch.float32)[0], fuse=False).model
     x = torch.linspace(-2, 3, torch.Size(shape).numel()).view(shape).requires_grad_()
     found = []
     for net, expected in ((ours, [5]), (plain, [])):

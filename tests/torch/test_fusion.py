@@ -137,7 +137,7 @@ def test_a_fused_net_trains_as_before_and_is_evaluated_as_before(name: str) -> N
     make, expected = NETS[name]
     theirs = make().double()
     plain, fused = copy.deepcopy(theirs), copy.deepcopy(theirs)
-    dt.convert(plain)
+    dt.convert(plain, fuse=False)
     conversion = dt.convert(fused, fuse=True)
     assert sorted(conversion.fused) == sorted(expected)
     assert not conversion.left

@@ -15,7 +15,8 @@ from dnncore.choice import composed, searching
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.convolution.operands import operands_of
-from dnncore.cuda.tensor import COPY, COPY_TO_ANOTHER_INNERMOST
+from dnncore.cuda.elementwise import Elementwise, layout_of
+from dnncore.cuda.tensor import COPY, COPY_TO_ANOTHER_INNERMOST, COPY_TO_THE_SAME_INNERMOST
 from dnncore.cuda.traffic import operand_bytes
 from dnncore.cuda.transpose import Matrices
 from dnncore.descriptors import TensorDescriptor
@@ -57,9 +58,14 @@ def searching_with_copies(
         algorithms: What may compute that.
         figures: Of the device.
     """
-    fields: dict[str, Any] = dict(inner_operands)
-    inner, given = replace(problem, **fields), operands_of(problem)
-    output, moves = tuple(given)[-1], dict[str, Offer]()
+    given, moves = operands_of(problem), dict[str, Offer]()
+    *_, output = given
+    if isinstance(problem, ConvolutionProblem):  # `replace` takes twice as long
+        x, w, y = (inner_operands.get(name, given[name]) for name in ("x", "w", "y"))
+        inner: _Problem = ConvolutionProblem(problem.direction, x, w, y, problem.convolution)
+    else:
+        fields: dict[str, Any] = dict(inner_operands)
+        inner = replace(problem, **fields)
 
     least = copying_seconds(copies.values(), figures)
     search = searching(algorithms, inner, figures)
@@ -92,12 +98,19 @@ def fastest_copy(source: TensorDescriptor, target: TensorDescriptor, figures: De
     """
     problem, found = AddProblem(source, target), None
     nbytes, matrices = operand_bytes(problem), Matrices.of(problem)
-    another = matrices is not None and matrices.a_row > 1
-    for of_memory_rate, algorithm in COPY_TO_ANOTHER_INNERMOST if another else COPY:
+    ways = COPY
+    if matrices is None:
+        ways = COPY_TO_THE_SAME_INNERMOST
+    elif matrices.a_row > 1:
+        ways = COPY_TO_ANOTHER_INNERMOST
+    for of_memory_rate, algorithm in ways:
         memory = nbytes / (figures.bytes_per_second * of_memory_rate)
         if found is not None and found.seconds <= figures.launch_seconds + memory:
             break
-        offer = algorithm.offer(problem, figures)
+        if isinstance(algorithm, Elementwise):
+            offer = algorithm.offer_of(layout_of(problem), problem, figures)
+        else:
+            offer = algorithm.offer(problem, figures)
         if isinstance(offer, Offer) and (found is None or offer.seconds < found.seconds):
             found = offer
     assert found is not None, "the last one copies everything"

@@ -7,7 +7,6 @@ added to them, are matrices where their pixels are evenly spaced, through rows a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,18 +17,22 @@ from dnncore.cuda.tensor_map import (
     BoxMap,
     PixelMap,
     TensorMap,
-    corner_fits,
+    corners_fit,
 )
 from dnncore.descriptors import TensorDescriptor
 from dnncore.problems import ConvolutionProblem
 
 __all__ = [
+    "StoresChunks",
     "Window",
+    "are_copied",
     "filters_map",
     "forward_window",
     "groups_map",
     "images_map",
+    "is_copied",
     "is_matrix",
+    "is_stored",
     "matrix_map",
     "output_map",
     "patches_map",
@@ -45,8 +48,23 @@ __all__ = [
 _GROUP = 16
 """Filters of which the even ones are copied first."""
 
+_NDIM = 4
+"""Of images and filters."""
+
 _MOST_OFFSET = 255
 """Pixels from a filter's first tap to its last, along W and along H, that a copy can add."""
+
+
+class StoresChunks:
+    """What an algorithm is besides whose output the engine stores: whole 16 bytes of a pixel at a time. Immutable.
+
+    A dataclass has this as its field.
+
+    Args:
+        into_copy: Whether the output is a copy in the workspace, where what is behind a pixel's channels is nobody's.
+    """
+
+    into_copy: bool
 
 
 class Window(NamedTuple):
@@ -70,11 +88,8 @@ class Window(NamedTuple):
 
     def upper(self, images: TensorDescriptor) -> tuple[int, int]:
         """Last ones that it meets, counted from the last of an image."""
-        rows, columns = (
-            first + (outputs - 1) * step - (extent - 1)
-            for first, outputs, step, extent in zip(self.first, self.outputs, self.steps, images.shape[2:], strict=True)
-        )
-        return columns, rows
+        (row, column), (rows, columns), (down, along), (_, _, height, width) = *self[:3], images.shape
+        return column + (columns - 1) * along - (width - 1), row + (rows - 1) * down - (height - 1)
 
 
 def forward_window(problem: ConvolutionProblem) -> Window:
@@ -98,10 +113,31 @@ def why_not_copied(name: str, tensor: TensorDescriptor) -> str | None:
     return f"{name} ({tensor}) needs neighbouring channels, and strides that are multiples of {aligned} elements"
 
 
-def why_not_stored(name: str, tensor: TensorDescriptor) -> str | None:
-    """None where the engine can write images, and what is between the pixels of a slice of channels stays, else the reason."""
+def is_copied(tensor: TensorDescriptor) -> bool:
+    """Whether the engine can take boxes of images or filters."""
+    return _strides(tensor) is not None
+
+
+def are_copied(*tensors: TensorDescriptor) -> bool:
+    """Whether the engine can take boxes of all of them, as far as is known: of signals once they are seen as images of one row."""
+    return len(tensors[0].shape) != _NDIM or None not in map(_strides, tensors)
+
+
+def is_stored(tensor: TensorDescriptor) -> bool:
+    """Whether the engine can write images, and what is between the pixels of a slice of channels stays."""
+    return _strides(tensor) is not None and tensor.shape[1] % _aligned_items(tensor) == 0
+
+
+def why_not_stored(name: str, tensor: TensorDescriptor, *, into_copy: bool = False) -> str | None:
+    """None where the engine can write images, and what is between the pixels of a slice of channels stays, else the reason.
+
+    Args:
+        name: Of the operand.
+        tensor: The images.
+        into_copy: Whether they are a copy, whose gaps are nobody's.
+    """
     reason, aligned = why_not_copied(name, tensor), _aligned_items(tensor)
-    if reason is None and tensor.shape[1] % aligned:
+    if reason is None and not into_copy and tensor.shape[1] % aligned:
         reason = f"{name} has {tensor.shape[1]} channels; {aligned} are written at a time"
     return reason
 
@@ -134,7 +170,7 @@ def why_not_gathered(images: TensorDescriptor, window: Window) -> str | None:
     if max(window.reach) > _MOST_OFFSET:
         return f"taps {max(window.reach)} pixels apart; at most {_MOST_OFFSET}"
     corners = (*window.lower(), *window.upper(images))
-    if not all(map(corner_fits, corners)):
+    if not corners_fit(corners):
         return f"the first tap begins and ends {corners} pixels from the corners of the images; at most 128"
     return None
 
@@ -181,11 +217,10 @@ def _pixel_map(
     pixels: int,
 ) -> PixelMap:
     n, c, h, w = images.shape
-    of_w, of_h, of_n = _strides_bytes(images)
     return PixelMap(
         dtype=images.dtype,
         sizes=(c, w, h, n),
-        strides_bytes=(of_w, of_h, of_n),
+        strides_bytes=_strides_bytes(images),
         lower=lower,
         upper=upper,
         steps=steps,
@@ -246,13 +281,16 @@ def _strides(tensor: TensorDescriptor) -> tuple[int, int, int] | None:
     step_h = of_h if h > 1 else step_w * w
     step_n = of_n if n > 1 else step_h * h
     steps = (step_w, step_h, step_n)
-    return steps if all(0 < step < farthest and step % aligned == 0 for step in steps) else None
+    if step_w % aligned or step_h % aligned or step_n % aligned or not 0 < min(steps) <= max(steps) < farthest:
+        return None
+    return steps
 
 
-def _strides_bytes(tensor: TensorDescriptor) -> tuple[int, ...]:
-    strides: Sequence[int] | None = _strides(tensor)
+def _strides_bytes(tensor: TensorDescriptor) -> tuple[int, int, int]:
+    strides, itemsize = _strides(tensor), tensor.dtype.itemsize
     assert strides is not None, f"{tensor}"
-    return tuple(step * tensor.dtype.itemsize for step in strides)
+    of_w, of_h, of_n = strides
+    return of_w * itemsize, of_h * itemsize, of_n * itemsize
 
 
 @lru_cache(maxsize=64)

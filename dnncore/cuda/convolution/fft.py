@@ -178,6 +178,8 @@ class _Part:
 
 _LEAST_FREQUENCIES = min(frequencies(size) / size**2 for size in SIZES) * (1 - 1e-9)
 """For a place; a little less, for what rounding adds."""
+_FEWEST_FREQUENCIES = min(map(frequencies, SIZES)) * (1 - 1e-9)
+"""For a filter's channel; likewise."""
 
 
 def _seconds(nbytes: float, multiplications: float, rate: float, figures: DeviceFigures) -> float:
@@ -264,7 +266,7 @@ class FftTiling(BoundedTwice, Selective):
         return max(kind.stride) == 1 and kind.dtypes[0] in self.dtypes
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """What the spectra of images take in tiles without overlap, and their products."""
+        """What spectra take: of images in tiles without overlap, of filters in the smaller tiles; their products, and launches."""
         x, w, y = problem.x, problem.w, problem.y
         rate = self._rate(problem, figures) if max(problem.convolution.stride) == 1 < max(w.shape[2:]) else 0.0
         if not rate:
@@ -272,9 +274,10 @@ class FftTiling(BoundedTwice, Selective):
         output = x if problem.direction is Direction.BACKWARD_DATA else y
         if not (x.size and problem.outputs[0].size):
             return 0.0
-        numbers = _LEAST_FREQUENCIES * (output.size // output.shape[1])
-        nbytes = numbers * (x.shape[1] + w.shape[0]) * 2 * x.dtype.compute.itemsize
-        return _seconds(nbytes, 4 * numbers * w.shape[0] * w.shape[1], rate, figures)
+        pairs, numbers = w.shape[0] * w.shape[1], _LEAST_FREQUENCIES * (output.size // output.shape[1])
+        of_all = numbers * (x.shape[1] + w.shape[0]) + _FEWEST_FREQUENCIES * pairs
+        spectra = _seconds(of_all * 2 * x.dtype.compute.itemsize, 4 * numbers * pairs, rate, figures)
+        return _LAUNCHES * figures.launch_seconds + spectra
 
     def closer_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What the spectra of images and filters take without gaps, once, and their products in full tiles, at the highest rate."""

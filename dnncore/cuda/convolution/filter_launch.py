@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import partial
+from operator import itemgetter
 
 from dnncore.backend import Offer
 from dnncore.cuda.algorithm import CudaAlgorithm
@@ -19,7 +20,7 @@ from dnncore.cuda.convolution.copy_engine import (
     why_not_gathered,
 )
 from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
-from dnncore.cuda.convolution.filter_schedule import Schedule, least_seconds
+from dnncore.cuda.convolution.filter_schedule import Schedule, Work, least_seconds
 from dnncore.cuda.convolution.filter_tile import (
     GRADIENT,
     PARAMS,
@@ -65,9 +66,8 @@ def searching_offer(
     if not fitting:
         most = max((each.tiles for each in schedules), default=0)
         return f"{most} tiles; neither they nor their steps times the blocks fit into a grid and 32 bits"
-    seconds, schedule = min(
-        ((each.seconds(problem, figures, kernels), each) for each in fitting), key=lambda pair: pair[0]
-    )
+    work = Work.of(problem, kernels, figures)
+    seconds, schedule = min([(each.seconds(work, figures), each) for each in fitting], key=itemgetter(0))
     yield seconds
     return Offer(
         seconds,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dnncore.cuda.convolution.copy_engine import forward_window, reads_matrix
 from dnncore.cuda.convolution.filter_tile import PATCH_COLUMNS, PATCH_PIXELS, PATCH_ROWS, PATCH_TAPS, Kernels, Tile
@@ -15,7 +15,7 @@ from dnncore.cuda.convolution.wgmma_tile import LONGEST_SUM, ROW_BYTES
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionProblem
 
-__all__ = ["Schedule"]
+__all__ = ["Schedule", "Work", "least_seconds"]
 
 _SUM_BYTES = 4
 _MOST_WORK = 2**32
@@ -66,21 +66,52 @@ def least_seconds(problem: ConvolutionProblem, rate: float, fewest_sums: int, fi
     return math.hypot(multiplying, memory) + _LAUNCHES * figures.launch_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Work(NamedTuple):
+    """What every schedule of a problem takes its time from. Immutable.
+
+    Args:
+        problem: The problem.
+        rate: Products of a multiprocessor in a second.
+        memory_seconds: Of operands on their way through memory, once.
+        overflows: Whether the operands are more than the second-level cache holds for blocks that are out of step.
+        gathers: Whether pixels of x are not read in turn.
+    """
+
+    problem: ConvolutionProblem
+    rate: float
+    memory_seconds: float
+    overflows: bool
+    gathers: bool
+
+    @classmethod
+    def of(cls, problem: ConvolutionProblem, kernels: Kernels, figures: DeviceFigures) -> Work:
+        """By kernels of a rate."""
+        x, dy, dw = problem.x, problem.y, problem.w
+        x_bytes, dy_bytes = x.nbytes, dy.nbytes
+        met = dy.size // dy.shape[1] * math.prod(dw.shape[1:]) * x.dtype.itemsize
+        return cls(
+            problem,
+            figures.products_per_second(kernels.maths) * kernels.of_rate / figures.multiprocessors,
+            (min(x_bytes, met) + dy_bytes + dw.nbytes) / (figures.bytes_per_second * _OF_MEMORY_RATE),
+            x_bytes + dy_bytes > figures.l2_bytes * _OF_L2,
+            not kernels.tiles[0].in_planes and not reads_matrix(x, forward_window(problem)),
+        )
+
+
+class Schedule(NamedTuple):
     """How the work is shared out. Immutable.
 
     Args:
         tile: Of each block.
         filter_tiles: Tiles along the filters.
-        column_tiles: Tiles along taps and channels.
+        tiles: All, also along taps and channels.
         steps: Stages of a tile: its pixels.
         blocks: That share out the steps of all tiles, as equally as can be.
     """
 
     tile: Tile
     filter_tiles: int
-    column_tiles: int
+    tiles: int
     steps: int
     blocks: int
 
@@ -111,20 +142,19 @@ class Schedule:
         if rest or whole < _OF_MULTIPROCESSORS * figures.multiprocessors:
             whole = 0
         for blocks in sorted({even, whole, most} - {0}):
-            found = cls(tile, filter_tiles, column_tiles, steps, blocks)
-            if min(found.longest, steps) <= longest:
-                yield found
+            if min(-(-tiles * steps // blocks), steps) <= longest:
+                yield cls(tile, filter_tiles, tiles, steps, blocks)
 
     @property
-    def tiles(self) -> int:
-        """How many there are."""
-        return self.filter_tiles * self.column_tiles
+    def column_tiles(self) -> int:
+        """Along taps and channels."""
+        return self.tiles // self.filter_tiles
 
     @property
     def fits(self) -> bool:
         """Whether 32 bits hold the line times the blocks, and a grid the tiles that are shared."""
         return self.tiles * self.steps * (self.blocks + 1) < _MOST_WORK and (
-            self.is_whole or self.tiles <= _MOST_SHARED_TILES
+            self.tiles <= _MOST_SHARED_TILES or self.is_whole
         )
 
     @property
@@ -159,20 +189,16 @@ class Schedule:
         """For the sums of all slots."""
         return self.slots * self.tile.sums * _SUM_BYTES
 
-    def seconds(self, problem: ConvolutionProblem, figures: DeviceFigures, kernels: Kernels) -> float:
+    def seconds(self, work: Work, figures: DeviceFigures) -> float:
         """Of products and sums; memory is read once for all blocks where they go through the same pixels at the same time."""
-        x, dy, dw = problem.x, problem.y, problem.w
-        rate = figures.products_per_second(kernels.maths) * kernels.of_rate / figures.multiprocessors
         tiles, sums, waves = self.tiles, self.tile.sums, -(-self.blocks // figures.multiprocessors)
         is_whole = tiles % self.blocks == 0
         is_in_step = is_whole or self.blocks % tiles == 0
         steps = self.longest * waves
-        multiplying = steps * sums * self.tile.pixels / rate
-        loading = steps * self._loaded_bytes(problem) / (_LOADED_BYTES * figures.clock_hz)
-        met = dy.size // dy.shape[1] * math.prod(dw.shape[1:]) * x.dtype.itemsize
-        memory = (min(x.nbytes, met) + dy.nbytes + dw.nbytes) / (figures.bytes_per_second * _OF_MEMORY_RATE)
-        seconds = math.hypot(multiplying, loading, memory)
-        if not is_in_step and x.nbytes + dy.nbytes > figures.l2_bytes * _OF_L2:
+        multiplying = steps * sums * self.tile.pixels / work.rate
+        loading = steps * self._loaded_bytes(work) / (_LOADED_BYTES * figures.clock_hz)
+        seconds = math.hypot(multiplying, loading, work.memory_seconds)
+        if not is_in_step and work.overflows:
             seconds *= _OUT_OF_STEP
         if tiles == self.blocks and seconds < _LITTLE * figures.launch_seconds:
             return seconds
@@ -185,14 +211,14 @@ class Schedule:
         added = parts * part_bytes / (_ADDED_BYTES * figures.multiprocessors)
         return seconds + _SUM_LAUNCHES * figures.launch_seconds + (left + added) / figures.clock_hz
 
-    def _loaded_bytes(self, problem: ConvolutionProblem) -> float:
+    def _loaded_bytes(self, work: Work) -> float:
         """Of a stage, on average; what does not exist is not loaded, and what is gathered counts for more.
 
         Where a tile has all columns, pixels of x are gathered as a whole, and those of dy are loaded once: with what memory takes.
         """
-        k, c, r, s = problem.w.shape
-        slabs, row_slabs = -(-c // self.tile.slab), -(-k // self.tile.slab)
-        of_dy = row_slabs * self.column_tiles * self.tile.pixels
+        (k, c, r, s), tile = work.problem.w.shape, self.tile
+        slabs, row_slabs = -(-c // tile.slab), -(-k // tile.slab)
+        of_dy = row_slabs * self.column_tiles * tile.pixels
         if self.tile.in_patches:
             of_x: float = slabs * self.filter_tiles * PATCH_PIXELS
         else:
@@ -200,7 +226,7 @@ class Schedule:
             has_all_columns = self.column_tiles == 1 and slabs > 1
             if has_all_columns:
                 of_dy = 0
-            elif not self.tile.in_planes and not reads_matrix(problem.x, forward_window(problem)):
+            elif work.gathers:
                 of_x *= _GATHERED_SLAB if slabs == 1 else _GATHERED
         return (of_dy + of_x) / self.tiles * ROW_BYTES
 

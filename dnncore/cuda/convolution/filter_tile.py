@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from dnncore.cuda.convolution.sum_of_parts import SUM_THREADS
 from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE, ROW_BYTES, WARPGROUP
@@ -36,7 +37,7 @@ PATCH_PIXELS = (PATCH_ROWS + PATCH_TAPS[0] - 1) * (PATCH_COLUMNS + PATCH_TAPS[1]
 """Of a stage that is a patch: pixels of y, their taps, and the pixels of x that these meet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tile:
     """Filters and columns (channels of taps) of a block's tile, and stages of its ring: as many as fit. Immutable.
 
@@ -56,43 +57,43 @@ class Tile:
     in_planes: bool = False
     itemsize: int = 2
 
-    @property
+    @cached_property
     def slab(self) -> int:
         """Elements of a row of a stage."""
         return ROW_BYTES // self.itemsize
 
-    @property
+    @cached_property
     def consumers(self) -> int:
         """Groups of four warps that multiply."""
         return PATCH_TAPS[0] if self.in_patches else 2
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Of a block, the producer's among them."""
         return (self.consumers + 1) * WARPGROUP
 
-    @property
+    @cached_property
     def pixels(self) -> int:
         """Of dy in a stage: as many as a slab has elements, or a patch's."""
         return PATCH_ROWS * PATCH_COLUMNS if self.in_patches else self.slab
 
-    @property
+    @cached_property
     def stage_bytes(self) -> int:
         """Of dy and x."""
         of_x = PATCH_PIXELS if self.in_patches else self.columns // self.slab * self.pixels
         return (self.rows // self.slab * self.pixels + of_x) * ROW_BYTES
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """Stages, and two barriers for each."""
         return self.stages * (self.stage_bytes + 2 * 8)
 
-    @property
+    @cached_property
     def sums(self) -> int:
         """In a slot of the workspace."""
         return self.rows * self.columns
 
-    @property
+    @cached_property
     def fragments(self) -> int:
         """Four sums of a thread each."""
         return self.sums // (self.consumers * WARPGROUP * 4)

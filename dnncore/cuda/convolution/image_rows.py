@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from dnncore.cuda.convolution.wgmma_tile import WARPGROUP
 from dnncore.cuda.params import ADDRESS, record, struct
 from dnncore.cuda.tensor_map import FARTHEST_BYTES, BoxMap
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
-from dnncore.problems import ConvolutionProblem
+from dnncore.problems import ConvolutionProblem, FusedConvolutionProblem
 
 __all__ = [
+    "CHUNK_BYTES",
     "IMAGE_ROWS",
+    "MOST_CHUNKS",
     "PLACE_BYTES",
     "PLACE_OUTPUTS",
     "chunk_values",
@@ -28,14 +31,17 @@ __all__ = [
     "why_not_neighbours",
 ]
 
-_CHUNK_BYTES = 16
+CHUNK_BYTES = 16
 
 _WORD_BYTES = 4
 """What threads load at a time where they can."""
 
 PLACE_OUTPUTS = 8
-PLACE_BYTES = _CHUNK_BYTES * PLACE_OUTPUTS
+PLACE_BYTES = CHUNK_BYTES * PLACE_OUTPUTS
 """Of a stage: a chunk of each of the outputs that are neighbours in a row."""
+
+MOST_CHUNKS = WARPGROUP // PLACE_OUTPUTS
+"""Of a filter's row: of eight outputs, as many as a warpgroup lays out at once."""
 
 IMAGE_ROWS = struct(
     ("images", ADDRESS),
@@ -43,7 +49,7 @@ IMAGE_ROWS = struct(
     ("step", "<i8"),
     *((name, "<i4") for name in ("chunks", "pitch", "stage_rows", "rows_at_once", "height", "row_values")),
     *((name, "<i4") for name in ("row_step", "value_step", "rows_before", "values_before")),
-    ("tail", "<u4", _CHUNK_BYTES // _WORD_BYTES),
+    ("tail", "<u4", CHUNK_BYTES // _WORD_BYTES),
     ("in_words", "<u4"),
 )
 """`wgmma::ImageRows`."""
@@ -61,7 +67,7 @@ _LOOKUPS = 1.25
 
 def chunk_values(dtype: DType) -> int:
     """Values of a filter's row that are laid out together, if they are of a dtype when they are multiplied."""
-    return _CHUNK_BYTES // dtype.itemsize
+    return CHUNK_BYTES // dtype.itemsize
 
 
 def why_no_rows(problem: ConvolutionProblem, x: TensorDescriptor) -> str | None:
@@ -83,7 +89,7 @@ def why_not_neighbours(problem: ConvolutionProblem) -> str | None:
     return None
 
 
-def row_values(problem: ConvolutionProblem) -> int:
+def row_values(problem: ConvolutionProblem | FusedConvolutionProblem) -> int:
     """Of a row of a filter."""
     return problem.w.shape[3] * problem.w.shape[1]
 
@@ -129,8 +135,7 @@ def image_rows(
         rows_before=conv.padding[0][0],
         values_before=conv.padding[1][0] * channels,
         tail=[
-            (1 << min(max(left_over_bits - word_bits * i, 0), word_bits)) - 1
-            for i in range(_CHUNK_BYTES // _WORD_BYTES)
+            (1 << min(max(left_over_bits - word_bits * i, 0), word_bits)) - 1 for i in range(CHUNK_BYTES // _WORD_BYTES)
         ],
         in_words=_is_in_words(x),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
@@ -10,20 +12,16 @@ from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProb
 
 __all__ = ["is_wide", "narrowed", "operands_of"]
 
-_NAMES = {
-    Direction.FORWARD: ("x", "w", "y"),
-    Direction.BACKWARD_DATA: ("w", "y", "x"),
-    Direction.BACKWARD_FILTER: ("x", "y", "w"),
-}
 
-
-def operands_of(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:
+@lru_cache(maxsize=16)  # what is composed of others asks for them again and again
+def operands_of(problem: ConvolutionProblem | FusedConvolutionProblem) -> Mapping[str, TensorDescriptor]:
     """All of them in the order of their places; the last one is the output."""
     if isinstance(problem, FusedConvolutionProblem):
-        names: tuple[str, ...] = (*problem.input_names, *problem.output_names)
-    else:
-        names = _NAMES[problem.direction]
-    return {name: getattr(problem, name) for name in names}
+        return {name: getattr(problem, name) for name in (*problem.input_names, *problem.output_names)}
+    x, w, y = problem.x, problem.w, problem.y
+    if problem.direction is Direction.FORWARD:
+        return {"x": x, "w": w, "y": y}
+    return {"w": w, "y": y, "x": x} if problem.direction is Direction.BACKWARD_DATA else {"x": x, "y": y, "w": w}
 
 
 def is_wide(problem: ConvolutionProblem) -> bool:

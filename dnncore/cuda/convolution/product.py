@@ -283,15 +283,23 @@ def _backward_data_phases(problem: ConvolutionProblem, filters: int) -> tuple[tu
 
 
 def _may_read_vectors(problem: ConvolutionProblem) -> bool:
-    """Whether the operand that is gathered may be read 16 bytes at a time.
+    """Whether both operands may be read 16 bytes at a time.
 
-    Not where only taps are beside each other in memory; and of pixels of a row only where those of each channel and each image
-    begin at multiples of 16 bytes.
+    Of the one that is gathered, not where only taps are beside each other in memory; of pixels of a row only where those of each
+    channel and each image begin at multiples of 16 bytes; and of channels only where neighbouring pixels do.
     """
-    conv, gathered = problem.convolution, problem.y if problem.direction is Direction.BACKWARD_DATA else problem.x
-    if 1 in gathered.strides[:2]:
-        return True
+    conv, backward = problem.convolution, problem.direction is Direction.BACKWARD_DATA
+    gathered = problem.y if backward else problem.x
     vector = _VECTOR_BYTES // gathered.dtype.itemsize
+    rows, step = _rows(problem)
+    if rows > 1 and step % vector and (step != 1 or rows % vector):
+        return False
+    if 1 in gathered.strides[:2]:
+        if 1 in (gathered.strides[0], gathered.shape[1]):
+            return True
+        stride = conv.stride[-1]
+        has_neighbours = problem.x.shape[-1] > stride if backward else problem.y.shape[-1] > 1
+        return not has_neighbours or gathered.strides[-1] * (1 if backward else stride) % vector == 0
     (images, channels), (of_image, of_channel) = gathered.shape[:2], gathered.strides[:2]
     if channels > conv.groups and (of_channel % vector or (images > 1 and of_image % vector)):
         return False
@@ -301,6 +309,14 @@ def _may_read_vectors(problem: ConvolutionProblem) -> bool:
             gathered.strides[2:], problem.w.shape[2:], conv.stride, conv.dilation, strict=True
         )
     )
+
+
+def _rows(problem: ConvolutionProblem) -> tuple[int, int]:
+    """Rows of a group's product, and elements from one row of A to the next."""
+    w, groups = problem.w, problem.convolution.groups
+    if problem.direction is Direction.BACKWARD_DATA:
+        return w.shape[1], w.strides[1]
+    return w.shape[0] // groups, w.strides[0] if problem.direction is Direction.FORWARD else problem.y.strides[1]
 
 
 def _why_none(problem: ConvolutionProblem) -> str | None:

@@ -10,8 +10,9 @@ of ceil(R / s) x ceil(S / s), which is open to FFT tiles, Winograd's tiles and m
 
 Backward, dy is taken as it is and the gradient is joined from its phases. Where a phase has no tap there are zeros, so that a
 value that is not finite shows as far as the phases' filter reaches; that is why there always is an `error_factor`. In 16 bits
-channels are filled up with zeros to what matrix units want, which may pay for images of three channels without a stride too. The
-result of backward directions is rounded once, and once more where a launch blends it with what the gradient held.
+channels are filled up with zeros to what matrix units want, which may pay for images of three channels without a stride too, unless
+the copy engine reads zeros where nothing was filled (`relaid`). The result of backward directions is rounded once, and once more
+where a launch blends it with what the gradient held.
 
 Blocks may be larger than the stride. With m x m outputs to a block of (m s) x (m s) pixels both have phases, and output q of a
 block meets the input at m s * P + (s * q + r), so that for it the filter is moved by s * q: there is a copy of w for each. The
@@ -39,9 +40,10 @@ from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Memset, Place, aligned, rewired
 from dnncore.cuda.convolution.operands import operands_of
 from dnncore.cuda.convolution.phase_layout import MOST, MOST_SPATIAL, Phases, least_moving_seconds, units
+from dnncore.cuda.convolution.wgmma_tile import ARCHITECTURE
 from dnncore.cuda.params import FLOATING
 from dnncore.cuda.unit import Unit
-from dnncore.descriptors import ConvolutionDescriptor, MathType
+from dnncore.descriptors import ConvolutionDescriptor, ConvolutionMode, MathType
 from dnncore.dtypes import DType
 from dnncore.figures import DeviceFigures
 from dnncore.problems import ConvolutionKind, ConvolutionProblem, Direction, FusedConvolutionProblem
@@ -88,7 +90,9 @@ class SpaceToDepth(Searched, Selective):
 
     def least_seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
         """What splitting and joining take, whatever the phases are."""
-        if _why_not(problem) is not None and all(
+        if problem.x.dtype in _16_BITS and problem.x.shape[1] >= _CHANNELS_OF_TILES and _has_gaps(problem, figures):
+            return math.inf
+        if _why_not(problem, figures) is not None and all(
             _why_no_blocks(problem, outputs) for outputs in _OUTPUTS_OF_BLOCKS[1:]
         ):
             return math.inf
@@ -96,9 +100,9 @@ class SpaceToDepth(Searched, Selective):
 
     def search(self, problem: _Problem, figures: DeviceFigures) -> Generator[float, None, Offer | str]:
         """What splitting, the fastest of the algorithms and joining take together."""
-        arrangements = _arrangements(problem)
+        arrangements = _arrangements(problem, figures)
         if not arrangements:
-            return _why_not(problem) or "blocks of several outputs exceed what can be counted"
+            return _why_not(problem, figures) or "blocks of several outputs exceed what can be counted"
         ways = [_OverPhases(self.algorithms, each, each.moving_seconds(figures)) for each in arrangements]
         ways.sort(key=lambda way: way.moving_seconds)
         found = yield from searching(ways, problem, figures)
@@ -185,10 +189,10 @@ class _Arrangement:
         return places
 
 
-def _why_not(problem: _Problem) -> str | None:
+def _why_not(problem: _Problem, figures: DeviceFigures) -> str | None:
     """None where phases are possible and of use, else the reason."""
     x, w, conv = problem.x, problem.w, problem.convolution
-    fills = x.dtype in _16_BITS and conv.groups == 1 and x.shape[1] % _CHANNELS_OF_16_BITS != 0
+    fills = _fills(problem, figures)
     if max(conv.stride) == 1 and not fills:
         return "its stride is 1 everywhere"
     reason = _why_none(problem)
@@ -196,12 +200,28 @@ def _why_not(problem: _Problem) -> str | None:
         return reason
     if max(map(min, conv.stride, conv.dilation)) > 1:
         return f"dilation {conv.dilation} with stride {conv.stride} along one dimension"
-    if x.dtype in _16_BITS and not fills and x.shape[1] >= _MOST_CHANNELS:
+    most = _CHANNELS_OF_TILES if _has_gaps(problem, figures) else _MOST_CHANNELS
+    if x.dtype in _16_BITS and not fills and x.shape[1] >= most:
         return f"{x.shape[1]} channels fill matrix units without phases"
     taps, counted = math.prod(w.shape[2:]), math.prod(_taps(problem, 1)) * math.prod(conv.stride)
     if taps < _LEAST_OF_TAPS * counted:
         return f"{counted} taps of phases for the filter's {taps}"
     return None
+
+
+def _fills(problem: _Problem, figures: DeviceFigures) -> bool:
+    """Whether phases are of use because channels are filled up: in 16 bits, where copies with gaps do not serve as well."""
+    conv, channels = problem.convolution, problem.x.shape[1]
+    if problem.x.dtype not in _16_BITS or conv.groups > 1 or channels % _CHANNELS_OF_16_BITS == 0:
+        return False
+    return not _has_gaps(problem, figures)
+
+
+def _has_gaps(problem: _Problem, figures: DeviceFigures) -> bool:
+    """Whether the copy engine takes channels, in copies if need be, from pixels with strides and gaps between them."""
+    conv = problem.convolution
+    takes = conv.groups == 1 and conv.spatial_ndim == 2 and conv.mode is ConvolutionMode.CROSS_CORRELATION
+    return takes and figures.architecture == ARCHITECTURE
 
 
 def _why_none(problem: _Problem) -> str | None:
@@ -216,12 +236,12 @@ def _why_none(problem: _Problem) -> str | None:
     return "a tensor is empty" if not (x.size and w.size and problem.y.size) else None
 
 
-def _arrangements(problem: _Problem) -> tuple[_Arrangement, ...]:
+def _arrangements(problem: _Problem, figures: DeviceFigures) -> tuple[_Arrangement, ...]:
     """Those that are possible and may be of use, with one output to a block or with several."""
     found = [
         _arrangement(problem, outputs)
         for outputs in _OUTPUTS_OF_BLOCKS
-        if (_why_not(problem) if outputs == 1 else _why_no_blocks(problem, outputs)) is None
+        if (_why_not(problem, figures) if outputs == 1 else _why_no_blocks(problem, outputs)) is None
     ]
     return tuple([each for each in found if max([phases.padded_size for phases in each.moved.values()]) <= MOST])
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 
 from dnncore.backend import Offer
 from dnncore.bounds import Searched, Selective
@@ -81,12 +81,12 @@ class Tf32BackwardFilter(Searched, Selective):
         tiles = (*self._tiles, *self._plane_tiles)
         return (*(_unit(self.products, DType.FLOAT32, tile) for tile in tiles), _sum_unit(DType.FLOAT32))
 
-    @property
+    @cached_property
     def _tiles(self) -> tuple[Tile, ...]:
         """Those for which there are registers: 3xTF32 has the sums of a stage beside the others."""
         return tuple(tile for tile in TILES if self.products == 1 or tile.sums <= _MOST_SUMS_OF_3XTF32)
 
-    @property
+    @cached_property
     def _plane_tiles(self) -> tuple[Tile, ...]:
         """Of those for planes."""
         return () if self.products == 1 else tuple(replace(tile, in_planes=True) for tile in self._tiles)

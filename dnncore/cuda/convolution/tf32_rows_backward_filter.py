@@ -190,8 +190,12 @@ class Tf32RowsBackwardFilter(Bounded, Selective):
         return is_gradient and multiplies(kind, (DType.FLOAT32,), rounds=False)
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """What its products take in schedules without waste."""
+        """What its products take in schedules without waste; infinite where rows of x are too long for shared memory."""
         if problem.x.dtype is not DType.FLOAT32 or figures.architecture != ARCHITECTURE:
+            return math.inf
+        _, channels, *taps = problem.w.shape
+        stride = problem.convolution.stride[-1]
+        if channels * taps[0] * ((problem.y.shape[-1] - 1) * stride + taps[-1]) > _PART_WORDS.get(stride, 0):
             return math.inf
         clocks = problem.macs * _PRODUCTS / (_PRODUCT * _SCHEDULERS * figures.multiprocessors) * _PRODUCT_CLOCKS
         return clocks / figures.clock_hz + figures.launch_seconds * _LAUNCHES
@@ -201,13 +205,13 @@ class Tf32RowsBackwardFilter(Bounded, Selective):
         reason = _why_not(problem, figures)
         if reason is not None:
             return reason
+        least = _Schedule(problem, TILES[0], _LEAST_STAGES, 1)
+        if least.x_words > least.part_words:
+            x, most = least.x_words * _WORD_BYTES, least.part_words * _WORD_BYTES
+            return f"{least.ring_rows} rows of x take {x} B of shared memory; at most {most}"
         found = [_Schedule.of(problem, tile, figures) for tile in TILES]
         fitting = [each for each in found if each is not None]
         if not fitting:
-            least = _Schedule(problem, TILES[0], _LEAST_STAGES, 1)
-            if least.x_words > least.part_words:
-                x, most = least.x_words * _WORD_BYTES, least.part_words * _WORD_BYTES
-                return f"{least.ring_rows} rows of x take {x} B of shared memory; at most {most}"
             return f"it takes {least.shared_bytes} B of shared memory; at most {figures.shared_bytes}"
         best = min(fitting, key=lambda each: each.seconds(figures))
         return Offer(best.seconds(figures), partial(_calls, best), best.workspace_bytes)

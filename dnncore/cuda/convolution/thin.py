@@ -134,7 +134,7 @@ class ThinConvolution(Bounded, Selective):
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What memory takes for its operands; infinite of kinds of convolutions that it refuses."""
         w = problem.w
-        if w.dtype not in _DTYPES or math.prod(w.shape[2:]) > 1:
+        if w.dtype not in _DTYPES or math.prod(w.shape[2:]) > 1 or w.shape[0] % _EIGHT or w.shape[1] % _EIGHT:
             return math.inf
         return operand_bytes(problem) / figures.bytes_per_second
 

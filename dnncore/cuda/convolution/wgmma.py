@@ -20,6 +20,8 @@ from dnncore.bounds import Searched, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place
 from dnncore.cuda.convolution.copy_engine import (
+    StoresChunks,
+    are_copied,
     forward_window,
     why_no_groups,
     why_no_matrix,
@@ -66,16 +68,18 @@ _DTYPES = (*DTYPES, DType.INT8, DType.FLOAT32)
 
 
 @dataclass(frozen=True)
-class WgmmaConvolution(Searched, Selective):
+class WgmmaConvolution(Searched, Selective, StoresChunks):
     """A forward convolution, with its epilogue or without, no workspace. Immutable.
 
     Args:
         name: See `backend.Algorithm`.
         elsewhere: What computes where an operand does not begin at a multiple of 16 bytes.
+        into_copy: See `StoresChunks`.
     """
 
     name: str
     elsewhere: CudaAlgorithm
+    into_copy: bool = False
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and tile."""
@@ -86,10 +90,15 @@ class WgmmaConvolution(Searched, Selective):
         return kind.direction is Direction.FORWARD and multiplies(kind, _DTYPES) and all(kind.inside)
 
     def least_seconds(self, problem: ConvolutionProblem | FusedConvolutionProblem, figures: DeviceFigures) -> float:
-        """What its products take at the full rate, or memory for what it reads at least of x and for all else."""
+        """What its products take at the full rate, or memory for what it reads at least of x and for all else.
+
+        Infinite where the copy engine does not take an operand, as with pixels of an odd number of channels.
+        """
         least = least_of_wgmma(problem, figures, _DTYPES)
         if not 0 < least < math.inf:
             return least
+        if not are_copied(problem.x, problem.w):
+            return math.inf
         x, y = problem.x, problem.y
         unread = max(x.size - y.size // y.shape[1] * x.shape[1], 0) * x.dtype.itemsize
         return max(least, (operand_bytes(problem) - unread) / (figures.bytes_per_second * OF_MEMORY_RATE))
@@ -103,7 +112,7 @@ class WgmmaConvolution(Searched, Selective):
         options = forward_launches(plain, figures)
         if isinstance(options, str):
             return options
-        reason = why_not_finished(problem, why_no_matrix)
+        reason = why_not_finished(problem, why_no_matrix) or why_not_stored("y", plain.y, into_copy=self.into_copy)
         if reason is not None:
             return reason
         # All but what lies between the pixels that strides reach is read and written; pixels of few channels count for more.
@@ -145,7 +154,7 @@ def forward_launches(problem: ConvolutionProblem, figures: DeviceFigures) -> tup
 
 
 def why_not_forward(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
-    """None where the kernel takes the convolution, else the reason."""
+    """None where the kernel takes the convolution, as far as `why_not_stored` does not say otherwise of y, else the reason."""
     x, w = problem.x, problem.w
     if problem.direction is not Direction.FORWARD:
         return f"it has no {problem.direction.value}"
@@ -163,7 +172,6 @@ def why_not_forward(problem: ConvolutionProblem, figures: DeviceFigures) -> str 
         or why_no_matrix("y", problem.y)
         or why_not_gathered(x, forward_window(problem))
         or (why_no_groups(w) if w.dtype is DType.INT8 else None)
-        or why_not_stored("y", problem.y)
     )
 
 

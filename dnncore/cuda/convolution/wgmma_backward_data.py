@@ -27,7 +27,14 @@ from dnncore.bounds import Searched, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import WORKSPACE, Calls, Place, aligned, rewired
 from dnncore.cuda.convolution.copies import fastest_copy
-from dnncore.cuda.convolution.copy_engine import Window, why_not_copied, why_not_gathered, why_not_stored
+from dnncore.cuda.convolution.copy_engine import (
+    StoresChunks,
+    Window,
+    are_copied,
+    why_not_copied,
+    why_not_gathered,
+    why_not_stored,
+)
 from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
 from dnncore.cuda.convolution.wgmma_launch import OF_MEMORY_RATE, Launch, Phase, fastest, launches, tiles
 from dnncore.cuda.convolution.wgmma_tile import (
@@ -82,8 +89,8 @@ def _axes(problem: ConvolutionProblem, axis: int) -> list[_Axis]:
     for place in range(min(stride, extent)):
         reaching = [r for r in range(count) if (place + padding - r * dilation) % stride == 0]
         taps = range(reaching[-1], -1, -period) if reaching else range(0)
-        first = (place + padding - taps[0] * dilation) // stride if taps else 0
-        found.append(_Axis(place, len(range(place, extent, stride)), taps, first, dilation * period // stride))
+        first = (place + padding - reaching[-1] * dilation) // stride if reaching else 0
+        found.append(_Axis(place, -(-(extent - place) // stride), taps, first, dilation * period // stride))
     return found
 
 
@@ -105,7 +112,7 @@ def phases(problem: ConvolutionProblem) -> tuple[Phase, ...]:
     made = [
         _phase(x, conv.stride, slab, slabs, *axes) for axes in itertools.product(_axes(problem, 0), _axes(problem, 1))
     ]
-    return tuple(sorted(made, key=lambda phase: -phase.steps))
+    return tuple(sorted(made, key=lambda phase: -math.prod(phase.taps) * (phase.slabs[1] - phase.slabs[0])))
 
 
 def _phase(x: TensorDescriptor, stride: tuple[int, ...], slab: int, slabs: int, rows: _Axis, columns: _Axis) -> Phase:
@@ -141,16 +148,18 @@ def _phase(x: TensorDescriptor, stride: tuple[int, ...], slab: int, slabs: int, 
 
 
 @dataclass(frozen=True)
-class WgmmaBackwardData(Searched, Selective):
+class WgmmaBackwardData(Searched, Selective, StoresChunks):
     """A backward-data convolution, of 16 bits without workspace. Immutable.
 
     Args:
         name: See `backend.Algorithm`.
         elsewhere: What computes where an operand does not begin at a multiple of 16 bytes.
+        into_copy: See `StoresChunks`.
     """
 
     name: str
     elsewhere: CudaAlgorithm
+    into_copy: bool = False
 
     def units(self) -> tuple[Unit, ...]:
         """One for each dtype and tile."""
@@ -161,16 +170,21 @@ class WgmmaBackwardData(Searched, Selective):
         return kind.direction is Direction.BACKWARD_DATA and multiplies(kind, _DTYPES) and all(kind.inside)
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """What memory takes, or its products at the full rate: of dx's pixels, of which padding may leave fewer than y has."""
+        """What memory takes, or its products at the full rate: of dx's pixels, of which padding may leave fewer than y has.
+
+        Infinite where the copy engine does not take an operand.
+        """
         least = least_of_wgmma(problem, figures, _DTYPES)
         if not 0 < least < math.inf:
             return least
+        if not are_copied(problem.w, problem.y, problem.x):
+            return math.inf
         memory = operand_bytes(problem) / (figures.bytes_per_second * OF_MEMORY_RATE)
         return max(least * min(1.0, _least_macs(problem) / problem.macs), memory)
 
     def search(self, problem: ConvolutionProblem, figures: DeviceFigures) -> Generator[float, None, Offer | str]:
         """What the fastest tile takes, of equal ones the one with least to do; or the reason why none suits the problem."""
-        reason = _why_not(problem, figures)
+        reason = _why_not(problem, figures) or why_not_stored("dx", problem.x, into_copy=self.into_copy)
         if reason is not None:
             return reason
         exchange = _Exchange.of(problem.w, figures) if problem.x.dtype is DType.FLOAT32 else None
@@ -217,7 +231,7 @@ class _Exchange:
 
 
 def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
-    """None where the kernel takes the convolution, else the reason."""
+    """None where the kernel takes the convolution, as far as `why_not_stored` does not say otherwise of dx, else the reason."""
     x, w, dy = problem.x, problem.w, problem.y
     if problem.direction is not Direction.BACKWARD_DATA:
         return f"it has no {problem.direction.value}"
@@ -232,10 +246,14 @@ def _why_not(problem: ConvolutionProblem, figures: DeviceFigures) -> str | None:
     counts = (x.size // x.shape[1] + MOST_PHASES * TILES[0].columns, dy.size // dy.shape[1], *w.shape[:2])
     if max(counts) > MOST:
         return f"{counts} pixels of dx and dy, filters and channels; at most {MOST}"
-    reason = why_not_copied("dy", dy) or why_not_copied("w", w) or why_not_stored("dx", x)
+    reason = why_not_copied("dy", dy) or why_not_copied("w", w) or why_not_copied("dx", x)
     if reason is not None:
         return reason
-    return next((reason for phase in phases(problem) if (reason := why_not_gathered(dy, phase.window))), None)
+    for phase in phases(problem):
+        reason = why_not_gathered(dy, phase.window)
+        if reason is not None:
+            return reason
+    return None
 
 
 def _calls(launch: Launch, exchange: _Exchange | None, figures: DeviceFigures, elsewhere: Otherwise) -> Calls:

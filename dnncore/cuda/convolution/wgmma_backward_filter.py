@@ -18,6 +18,7 @@ from functools import cache
 from dnncore.backend import Offer
 from dnncore.bounds import Searched, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
+from dnncore.cuda.convolution.copy_engine import are_copied
 from dnncore.cuda.convolution.filter_launch import least_seconds, searching_offer, why_not_fed
 from dnncore.cuda.convolution.filter_tile import Kernels, Tile, kernel_unit, sum_unit
 from dnncore.cuda.convolution.operands import narrowed
@@ -77,10 +78,12 @@ class WgmmaBackwardFilter(Searched, Selective):
         return kind.direction is Direction.BACKWARD_FILTER and multiplies(kind, DTYPES) and x and dy
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """What products and memory take in schedules without waste."""
+        """What products and memory take in schedules without waste; infinite where the copy engine does not take an operand."""
         least = least_of_wgmma(narrowed(problem), figures)
         if not 0 < least < math.inf:
             return least
+        if not are_copied(problem.x, problem.y):
+            return math.inf
         rate = figures.products_per_second(Maths.of(problem.x.dtype))
         return least_seconds(problem, rate, _FEWEST_SUMS, figures)
 

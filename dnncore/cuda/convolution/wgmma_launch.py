@@ -93,6 +93,42 @@ class ShortSlab(NamedTuple):
     products: int
 
 
+class Work(NamedTuple):
+    """What a phase has to do, in whatever tiles. Immutable.
+
+    Args:
+        pixels: That are written.
+        taps: How many there are.
+        slabs: Of channels, that are added up.
+        summands: Of each output, those of incomplete products included; where no channels are left, those of a slab of zeros.
+        fills_up: Whether the last slab is short and loaded with channels before it.
+        scatters: Whether pixels that are written are not evenly spaced.
+    """
+
+    pixels: int
+    taps: int
+    slabs: int
+    summands: int
+    fills_up: bool
+    scatters: bool
+
+    def gathered_bytes(self, tile: Tile) -> int:
+        """What is loaded for a tile of the images that are read."""
+        pixels = tile.columns * self.taps if tile.patch is None else math.prod(tile.patch.read)
+        return pixels * self.slabs * max(tile.row_bytes, LEAST_ROW_BYTES)
+
+    def arriving_bytes(self, tile: Tile, rows: float) -> float:
+        """What a multiprocessor loads for a tile: x and so many rows of filters, each step, or of patches once for all taps.
+
+        Rows of a short slab that is filled up begin anywhere in lines of the cache.
+        """
+        if tile.patch is not None:
+            loaded = 0 if self.slabs == 1 else self.taps * tile.rows
+            return self.slabs * (math.prod(tile.patch.read) + loaded) * tile.row_bytes
+        filled_up = self.taps * _FILLED_UP if self.fills_up else 0
+        return (self.taps * self.slabs + filled_up) * (tile.columns + rows) * tile.row_bytes
+
+
 class Phase(NamedTuple):
     """A dense convolution. Immutable. Pairs are rows and columns.
 
@@ -118,13 +154,25 @@ class Phase(NamedTuple):
     next_tap: tuple[int, int] = (1, 1)
     slab: int = SLAB
 
-    def summands(self, channels: int, product: int) -> int:
-        """Of each output, those of incomplete products included; where no channels are left, those of a slab of zeros."""
-        first, behind = (slab * self.slab for slab in self.slabs)
-        return (
-            math.prod(self.taps)
-            * -(-(min(behind, channels) - first if first < channels else self.slab) // product)
-            * product
+    def work(self, channels: int, product: int) -> Work:
+        """What is to be done, in whatever tiles.
+
+        Args:
+            channels: Of the images that are read.
+            product: Channels of a product.
+        """
+        (first, behind), (rows, columns), slab = self.slabs, self.taps, self.slab
+        n, _, p, q = self.y.shape
+        taps, start = rows * columns, first * slab
+        summed = min(behind * slab, channels) - start if start < channels else slab
+        last = (behind - 1) * slab  # the first channel of the last slab
+        return Work(
+            pixels=n * p * q,
+            taps=taps,
+            slabs=behind - first,
+            summands=taps * -(-summed // product) * product,
+            fills_up=last > 0 and 0 < -(-(channels - last) // product) < slab // product,
+            scatters=not is_matrix(self.y),
         )
 
     @property
@@ -159,23 +207,6 @@ class Phase(NamedTuple):
             return -(-n // tile.patch.images) * math.prod(self.patches(tile.patch))
         return -(-n * math.prod(places) // tile.columns)
 
-    def gathered_bytes(self, tile: Tile) -> int:
-        """What is loaded for a tile of the images that are read."""
-        pixels = tile.columns * math.prod(self.taps) if tile.patch is None else math.prod(tile.patch.read)
-        return pixels * (self.slabs[1] - self.slabs[0]) * max(tile.row_bytes, LEAST_ROW_BYTES)
-
-    def arriving_bytes(self, tile: Tile, rows: float, short: ShortSlab | None) -> float:
-        """What a multiprocessor loads for a tile: x and so many rows of filters, each step, or of patches once for all taps.
-
-        Rows of a short slab that is filled up begin anywhere in lines of the cache.
-        """
-        if tile.patch is not None:
-            slabs = self.slabs[1] - self.slabs[0]
-            loaded = 0 if slabs == 1 else math.prod(self.taps) * tile.rows
-            return slabs * (math.prod(tile.patch.read) + loaded) * tile.row_bytes
-        filled_up = 0 if short is None or not short.first else math.prod(self.taps) * _FILLED_UP
-        return (self.steps + filled_up) * (tile.columns + rows) * tile.row_bytes
-
 
 class Pace(NamedTuple):
     """What a launch takes, whatever its operands' way through memory. Immutable.
@@ -199,7 +230,7 @@ class Pace(NamedTuple):
     def seconds(self, nbytes: int, figures: DeviceFigures) -> float:
         """Of the launch, with so many bytes of operands on their way through memory."""
         memory = nbytes / (figures.bytes_per_second * self.of_memory_rate)
-        return max(self.least, max(self.loads, memory) + self.start)
+        return max(self.least, self.loads + self.start, memory + self.start)
 
 
 class Launch(NamedTuple):
@@ -215,6 +246,7 @@ class Launch(NamedTuple):
         rows: Of the product.
         filter_tiles: How many there are along the rows of the product.
         counts: How many there are along the pixels of each phase.
+        works: What each phase has to do.
     """
 
     images: TensorDescriptor
@@ -226,6 +258,7 @@ class Launch(NamedTuple):
     rows: int
     filter_tiles: int
     counts: tuple[int, ...]
+    works: tuple[Work, ...]
 
     @classmethod
     def of(
@@ -237,11 +270,16 @@ class Launch(NamedTuple):
         *,
         backward: bool,
         pools: bool = False,
+        works: tuple[Work, ...] = (),
     ) -> Launch:
-        """Phases in tiles of one kind."""
+        """Phases in tiles of one kind; what each of them has to do may be known already."""
         rows = w.shape[1 if backward and w.dtype is not DType.FLOAT32 else 0]
-        counts = tuple([phase.tiles(tile) for phase in phases])
-        return cls(images, w, phases, tile, backward, pools, rows, -(-rows // tile.rows), counts)
+        works = works or _works(images, w, phases)
+        if tile.patch is None:
+            counts = tuple([-(-work.pixels // tile.columns) for work in works])
+        else:
+            counts = tuple([phase.tiles(tile) for phase in phases])
+        return cls(images, w, phases, tile, backward, pools, rows, -(-rows // tile.rows), counts, works)
 
     @property
     def is_transposed(self) -> bool:
@@ -310,20 +348,17 @@ class Launch(NamedTuple):
         filter_tiles = self.filter_tiles
         # Of a tile, but those that no consumer multiplies.
         rows = -(-self.rows // BOX_FILTERS) * BOX_FILTERS / filter_tiles
-        scatters = False in [is_matrix(phase.y) for phase in self.phases]
+        scatters = True in [work.scatters for work in self.works]
         if scatters:
             tile_clocks: float = _SCATTERED_TILE_CLOCKS
         elif tile.patch is None:
-            n, _, *places = self.phases[0].y.shape
-            tile_clocks = _TILE_CLOCKS + min(tile.columns, n * math.prod(places)) * rows * _OUTPUT_CLOCKS
+            tile_clocks = _TILE_CLOCKS + min(tile.columns, self.works[0].pixels) * rows * _OUTPUT_CLOCKS
         else:
             tile_clocks = _PATCH_CLOCKS
-        channels, product = self.images.shape[1], self.product
         busy = turns = turn = arriving = 0.0
         gathered_bytes = 0
-        for phase, count in zip(self.phases, self.counts, strict=True):
-            summands = phase.summands(channels, product)
-            products = tile.columns * rows * summands / rate
+        for work, count in zip(self.works, self.counts, strict=True):
+            products = tile.columns * rows * work.summands / rate
             turn = products + tile_clocks / figures.clock_hz
             if tile.patch is not None and maths is Maths.INT8:
                 # Of two patches each consumer multiplies one and finishes it, while the other multiplies at most.
@@ -332,12 +367,11 @@ class Launch(NamedTuple):
             shares = count * filter_tiles / figures.multiprocessors
             turns += shares
             busy += shares * turn
-            gathered_bytes += count * phase.gathered_bytes(tile)
-            short = phase.short_slab(channels, product)
-            arriving += shares * phase.arriving_bytes(tile, rows, short)
+            gathered_bytes += count * work.gathered_bytes(tile)
+            arriving += shares * work.arriving_bytes(tile, rows)
         busy += (math.ceil(turns) - turns) * turn
         gathered = float(gathered_bytes)
-        if tile.patch is None and channels < self.phases[0].slab:
+        if tile.patch is None and self.images.shape[1] < self.phases[0].slab:
             gathered *= _SHORT_OF_CHANNELS
         loads = (
             max(gathered / (_GATHERED_BYTES * figures.multiprocessors), arriving / _ARRIVING_BYTES) / figures.clock_hz
@@ -352,7 +386,7 @@ class Launch(NamedTuple):
         waves = self.blocks(figures.multiprocessors) / figures.multiprocessors
         clocks = _CLUSTER_CLOCKS + steps * _CLUSTER_STEP_CLOCKS + waves * _CLUSTER_WAVE_CLOCKS
         seconds = (clocks + _EXCHANGE_CLOCKS[self.tile.cluster]) / figures.clock_hz
-        gathered_bytes = self.pixel_tiles * self.phases[0].gathered_bytes(self.tile)
+        gathered_bytes = self.pixel_tiles * self.works[0].gathered_bytes(self.tile)
         return Pace(seconds * waves, seconds, 0.0, 0.0, OF_MEMORY_RATE, gathered_bytes)
 
     def params(self) -> np.ndarray:
@@ -367,7 +401,7 @@ class Launch(NamedTuple):
         )
         phases, channels, tiles = params["phases"], self.images.shape[1], 0
         phases["pixel_tiles"] = _NO_PHASE
-        for i, (phase, count) in enumerate(zip(self.phases, self.counts, strict=True)):
+        for i, (phase, count, work) in enumerate(zip(self.phases, self.counts, self.works, strict=True)):
             window, (first, behind) = phase.window, phase.slabs
             short = None if tile.cluster else phase.short_slab(channels, self.product)
             phases[i] = (
@@ -383,7 +417,7 @@ class Launch(NamedTuple):
                 *((0, 0, 0) if short is None else (short.products, short.first, short.channel)),
                 tiles,
                 not reads_matrix(self.images, window),
-                tile.patch is None and not is_matrix(phase.y),
+                tile.patch is None and work.scatters,
             )
             tiles += count
         return params
@@ -472,5 +506,15 @@ def launches(
 ) -> list[Launch]:
     """One for each tile that suits the phases."""
     every = tuple(phases)
-    made = [Launch.of(images, w, every, tile, backward=backward) for tile in tiles(w.dtype, backward=backward)]
+    works = _works(images, w, every)
+    made = [
+        Launch.of(images, w, every, tile, backward=backward, works=works)
+        for tile in tiles(w.dtype, backward=backward)
+        if tile.patch is None or len(every) == 1
+    ]
     return [launch for launch in made if launch.suits(multiprocessors)]
+
+
+def _works(images: TensorDescriptor, w: TensorDescriptor, phases: Sequence[Phase]) -> tuple[Work, ...]:
+    channels, product = images.shape[1], PRODUCT_BYTES // w.dtype.itemsize
+    return tuple([phase.work(channels, product) for phase in phases])

@@ -18,11 +18,13 @@ from dnncore.backend import Offer
 from dnncore.bounds import Bounded, Selective
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Calls, Place, kernel_call
-from dnncore.cuda.convolution.copy_engine import patches_map, why_not_copied, why_not_stored
+from dnncore.cuda.convolution.copy_engine import StoresChunks, patches_map, why_not_copied, why_not_stored
 from dnncore.cuda.convolution.elsewhere import Otherwise, computing_elsewhere, where_aligned
 from dnncore.cuda.convolution.image_planes import IMAGE_PLANES, PlaneWindow, planes_clocks, why_no_planes
 from dnncore.cuda.convolution.image_rows import (
+    CHUNK_BYTES,
     IMAGE_ROWS,
+    MOST_CHUNKS,
     PLACE_BYTES,
     PLACE_OUTPUTS,
     chunk_values,
@@ -65,9 +67,6 @@ __all__ = ["WgmmaRows"]
 Problem = ConvolutionProblem | FusedConvolutionProblem | ImageConvolutionProblem
 
 assert RECTANGLE[1] == PLACE_OUTPUTS
-_MOST_CHUNKS = WARPGROUP // PLACE_OUTPUTS
-"""Of a filter's row: of eight outputs, as many as a warpgroup lays out at once."""
-
 _MOST_STEPS = 50
 """Products of two chunks; kMostSteps in convolution/wgmma_rows.cuh. 11 rows of 33 values in 32 bits are 99 chunks."""
 
@@ -153,16 +152,18 @@ def _unit(dtype: DType, read: DType) -> Unit:
 
 
 @dataclass(frozen=True)
-class WgmmaRows(Bounded, Selective):
+class WgmmaRows(Bounded, Selective, StoresChunks):
     """A forward convolution of few channels, with its epilogue or without, no workspace. Immutable.
 
     Args:
         name: See `backend.Algorithm`.
         elsewhere: What computes the same problems where y or a residual does not begin at a multiple of 16 bytes.
+        into_copy: See `StoresChunks`.
     """
 
     name: str
     elsewhere: CudaAlgorithm
+    into_copy: bool = False
 
     def units(self) -> tuple[Unit, ...]:
         """For each dtype one that reads it, and for those of 16 bits one that reads pixels and one that reads planes."""
@@ -177,10 +178,12 @@ class WgmmaRows(Bounded, Selective):
         return kind.direction is Direction.FORWARD and multiplies(kind, _DTYPES) and x and y
 
     def least_seconds(self, problem: Problem, figures: DeviceFigures) -> float:
-        """What its products take at the full rate, or memory."""
+        """What its products take at the full rate, or memory; infinite of longer rows of filters than are laid out."""
         least = least_of_wgmma(problem, figures, _DTYPES)
         if not 0 < least < math.inf:
             return least
+        if problem.w.shape[-1] * problem.w.shape[1] * problem.w.dtype.itemsize > MOST_CHUNKS * CHUNK_BYTES:
+            return math.inf
         memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
         return max(least, memory) + _LAUNCHES * figures.launch_seconds
 
@@ -189,7 +192,11 @@ class WgmmaRows(Bounded, Selective):
         finished = problem.fused if isinstance(problem, ImageConvolutionProblem) else problem
         plain = finished if isinstance(finished, ConvolutionProblem) else finished.plain
         rows = _Rows(plain, problem.x)
-        reason = _why_not(rows, figures) or why_not_finished(finished, why_not_copied)
+        reason = (
+            _why_not(rows, figures)
+            or why_not_stored("y", plain.y, into_copy=self.into_copy)
+            or why_not_finished(finished, why_not_copied)
+        )
         if reason is not None:
             return reason
         if not rows.stages(figures):
@@ -209,7 +216,7 @@ class WgmmaRows(Bounded, Selective):
 
 
 def _why_not(rows: _Rows, figures: DeviceFigures) -> str | None:
-    """None where the kernel takes the convolution, else the reason."""
+    """None where the kernel takes the convolution, as far as `why_not_stored` does not say otherwise of y, else the reason."""
     problem, x = rows.problem, rows.x
     y, w = problem.y, problem.w
     if problem.direction is not Direction.FORWARD:
@@ -225,10 +232,10 @@ def _why_not(rows: _Rows, figures: DeviceFigures) -> str | None:
     if reason is not None:
         return reason
     conv, channels = problem.convolution, x.shape[1]
-    if rows.chunks > _MOST_CHUNKS or rows.steps > _MOST_STEPS:
+    if rows.chunks > MOST_CHUNKS or rows.steps > _MOST_STEPS:
         return (
             f"filters of {w.shape[2]} rows of {rows.filter_values} values; "
-            f"at most {_MOST_CHUNKS * rows.chunk} in a row, {_MOST_STEPS * 2} times {rows.chunk} in all"
+            f"at most {MOST_CHUNKS * rows.chunk} in a row, {_MOST_STEPS * 2} times {rows.chunk} in all"
         )
     if rows.filter_tiles > figures.multiprocessors:
         return f"{w.shape[0]} filters; a multiprocessor keeps {BOX_FILTERS} of them"
@@ -243,7 +250,7 @@ def _why_not(rows: _Rows, figures: DeviceFigures) -> str | None:
     )
     if most > MOST:
         return f"rectangles, filters, or values of a row: {most}; at most {MOST}"
-    return why_not_stored("y", y)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +283,7 @@ class _Rows:
     @property
     def rows_at_once(self) -> int:
         """Of a stage, that a warpgroup lays out."""
-        return _MOST_CHUNKS // self.chunks
+        return MOST_CHUNKS // self.chunks
 
     @property
     def steps(self) -> int:

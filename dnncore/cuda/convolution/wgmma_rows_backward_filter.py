@@ -176,7 +176,9 @@ class WgmmaRowsBackwardFilter(Bounded, Selective):
         return kind.direction is Direction.BACKWARD_FILTER and multiplies(kind, DTYPES) and x and dy
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
-        """What its products take at the full rate, or memory; and the launches."""
+        """What its products take at the full rate, or memory; and the launches. Infinite of rows that are too long for a kernel."""
+        if row_values(problem) > KERNELS[-1].chunks * _CHUNK:
+            return math.inf
         least = least_of_wgmma(narrowed(problem), figures)
         memory = operand_bytes(problem) / (figures.bytes_per_second * _OF_MEMORY_RATE)
         return max(least, memory) + (_LAUNCHES + _SUM_LAUNCHES) * figures.launch_seconds

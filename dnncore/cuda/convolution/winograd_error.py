@@ -25,13 +25,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from dnncore.descriptors.settings import HashedOnce
+
 __all__ = ["F2", "F4", "Filtering"]
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 
 @dataclass(frozen=True)
-class Filtering:
+class Filtering(HashedOnce):
     """F(outputs, taps) along one axis, interpolating at `points` and at infinity. Immutable.
 
     Args:
@@ -43,6 +45,8 @@ class Filtering:
     outputs: int
     taps: int
     points: tuple[Fraction, ...]
+
+    __hash__ = HashedOnce.__hash__  # of fractions, for every look-up of kernels
 
     @property
     def tile_points(self) -> int:

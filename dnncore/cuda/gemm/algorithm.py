@@ -19,7 +19,7 @@ from dnncore.cuda.gemm.estimate import (
     ProductOf,
     epilogue_seconds,
     least_extended_seconds,
-    least_whole_seconds,
+    least_of_whole,
     memory_seconds,
     outline_or_reason,
     product_or_reason,
@@ -164,19 +164,11 @@ class TiledGemm(BoundedTwice):
 
     def least_seconds(self, problem: Any, figures: DeviceFigures) -> float:
         """What the product takes on multiprocessors that never wait, and its epilogue, or memory."""
-        outline = outline_or_reason(self.product_of, self.outline_of, problem)
-        return (
-            math.inf
-            if isinstance(outline, str)
-            else least_whole_seconds(outline, problem, figures, extended=self.fused)
-        )
+        return least_of_whole(self.product_of, self.outline_of, problem, figures, extended=self.fused)
 
     def closer_seconds(self, problem: Any, figures: DeviceFigures) -> float:
         """What it takes in the fastest of the tiles that may come into question."""
-        outline = outline_or_reason(self.product_of, self.outline_of, problem)
-        if isinstance(outline, str):
-            return math.inf
-        return least_whole_seconds(outline, problem, figures, extended=self.fused, of_products=whole_seconds)
+        return least_of_whole(self.product_of, self.outline_of, problem, figures, whole_seconds, extended=self.fused)
 
     def offer(self, problem: Any, figures: DeviceFigures) -> Offer | str:
         """What the fastest tile takes by estimate; a reason where the kernels' structs cannot hold the problem."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -22,6 +23,7 @@ __all__ = [
     "ProductOf",
     "epilogue_seconds",
     "least_extended_seconds",
+    "least_of_whole",
     "least_whole_seconds",
     "memory_seconds",
     "outline_or_reason",
@@ -104,6 +106,23 @@ def outline_or_reason(product_of: ProductOf, outline_of: OutlineOf | None, probl
         return outline
     product = product_or_reason(product_of, problem)
     return product if isinstance(product, str) else Outline(product.extents, vector_walks(product) is not None)
+
+
+@lru_cache(maxsize=8)  # tables beside a product ask for the same
+def least_of_whole(
+    product_of: ProductOf,
+    outline_of: OutlineOf | None,
+    problem: Any,
+    figures: DeviceFigures,
+    of_products: Callable[[Extents, tuple[AnyTile, ...], DeviceFigures], float] = least_seconds,
+    *,
+    extended: bool = False,
+) -> float:
+    """Seconds that a problem's product is not below whose sums are not cut; infinitely many where there is none, or no tile."""
+    outline = outline_or_reason(product_of, outline_of, problem)
+    if isinstance(outline, str):
+        return math.inf
+    return least_whole_seconds(outline, problem, figures, extended=extended, of_products=of_products)
 
 
 def least_whole_seconds(

@@ -62,10 +62,16 @@ def simplified(digits: Iterable[Digit]) -> tuple[Digit, ...]:
 
     Digits of which one has extent 0 become none: nothing is there to count.
     """
-    counted = [digit for digit in digits if digit.extent != 1]
-    counted.sort(key=_distance)
+    # By how far neighbours are apart, first of all in B; of equal ones the first given first.
+    counted = []
+    for place, digit in enumerate(digits):
+        extent, b_stride, other_stride, _ = digit
+        if extent != 1:
+            b_distance = b_stride if b_stride >= 0 else -b_stride
+            counted.append((b_distance, other_stride if other_stride >= 0 else -other_stride, place, digit))
+    counted.sort()
     result: list[Digit] = []
-    for digit in counted:
+    for _, _, _, digit in counted:
         if digit.extent == 0:
             return ()
         if result:
@@ -76,11 +82,6 @@ def simplified(digits: Iterable[Digit]) -> tuple[Digit, ...]:
                 continue
         result.append(digit)
     return tuple(result)
-
-
-def _distance(digit: Digit) -> tuple[int, int]:
-    """How far neighbours are apart, first of all in B."""
-    return abs(digit.b_stride), abs(digit.other_stride)
 
 
 def length(digits: Iterable[Digit]) -> int:
@@ -145,7 +146,11 @@ class Extents(NamedTuple):
     @property
     def longest_sum(self) -> int:
         """Products in the longest sum."""
-        return max([summands for _, summands in self.phases], default=0)
+        longest = 0
+        for _, summands in self.phases:
+            if summands > longest:
+                longest = summands
+        return longest
 
     @property
     def sum_dtype(self) -> DType:
@@ -254,16 +259,13 @@ class Product:
         phases = tuple([(phase.num_columns, phase.reduction_length) for phase in self.phases])
         num_columns, longest_sum = map(max, zip((0, 0), *phases, strict=True))
         digits = [phase.column for phase in self.phases] + [phase.reduction for phase in self.phases]
-        reaches = [
-            sum(
-                [
-                    extent * max(abs(stride), abs(other))
-                    for extent, stride, other, _ in (*phase.column, *phase.reduction)
-                ]
-            )
-            for phase in self.phases
-        ]
-        reach = max(reaches, default=0)
+        reach = 0
+        for phase in self.phases:
+            of_phase = 0
+            for extent, stride, other, _ in (*phase.column, *phase.reduction):
+                of_phase += extent * max(stride, -stride, other, -other)
+            if of_phase > reach:
+                reach = of_phase
         rows = (self.rows - 1) * abs(self.a_row_stride)
         settle(
             self,
@@ -338,8 +340,11 @@ class Product:
         for phase in self.phases:
             digits = (*phase.column, *phase.reduction)
             for axis, bound in enumerate(self.bounds):
-                farthest = abs(phase.first[axis]) + sum([extent * abs(steps[axis]) for extent, _, _, steps in digits])
-                if max(bound, farthest) > _COORDINATE_LIMIT:
+                farthest = abs(phase.first[axis])
+                for extent, _, _, steps in digits:
+                    step = steps[axis]
+                    farthest += extent * (step if step >= 0 else -step)
+                if bound > _COORDINATE_LIMIT or farthest > _COORDINATE_LIMIT:
                     return f"coordinates as far as {farthest} in an extent of {bound}; at most {_COORDINATE_LIMIT}"
             offset = self.reach + max(abs(phase.a_offset), abs(phase.b_offset), abs(phase.c_offset))
             if offset > _OFFSET_LIMIT:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from enum import IntEnum
-from itertools import accumulate
 
 import numpy as np
 
@@ -145,11 +143,12 @@ def _column_step(phase: Phase) -> int:
     """Elements of C from each column to the next; 0 where they are not the same."""
     if not phase.column:
         return 1
-    step = phase.column[0].other_stride
-    strides = accumulate((digit.extent for digit in phase.column), operator.mul, initial=step)
-    return (
-        step if all(digit.other_stride == stride for digit, stride in zip(phase.column, strides, strict=False)) else 0
-    )
+    step = stride = phase.column[0].other_stride
+    for digit in phase.column:
+        if digit.other_stride != stride:
+            return 0
+        stride *= digit.extent
+    return step
 
 
 def fields_of(inputs: Sequence[str]) -> tuple[FieldPath, ...]:

@@ -101,7 +101,7 @@ def choose_schedule(product: Product, tiles: tuple[AnyTile, ...], figures: Devic
         tiles: The tiles to choose from, at least one.
         figures: Of the device.
     """
-    fastest = _fastest(product.extents, tiles, figures, math.inf, split=False)
+    fastest = _fastest_whole(product.extents, tiles, figures)
     assert fastest is not None, "there is no tile"
     return fastest
 
@@ -151,8 +151,14 @@ def whole_seconds(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceF
         tiles: The tiles to choose from, each of which holds the longest sum.
         figures: Of the device.
     """
-    fastest = _fastest(extents, tiles, figures, math.inf, split=False)
+    fastest = _fastest_whole(extents, tiles, figures)
     return math.inf if fastest is None else fastest.seconds
+
+
+@lru_cache(maxsize=8)  # of a bound, of another algorithm's, and of the offer
+def _fastest_whole(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> Schedule | None:
+    """That adds up whole sums; None where there is no tile."""
+    return _fastest(extents, tiles, figures, math.inf, split=False)
 
 
 def split_seconds(extents: Extents, tiles: tuple[AnyTile, ...], figures: DeviceFigures) -> float:
@@ -219,8 +225,8 @@ def _cuts(longest: int, depth: int, shortest: int, *, split: bool) -> tuple[tupl
     """Lengths of the parts of the longest sum, whole slabs of a depth, and how many parts there are, ascending."""
     fewest = longest // LONGEST_SUM
     wanted = [n for n in _SPLITS if fewest <= n <= longest // shortest] or [max(fewest, 1)] if split else [1]
-    lengths = dict.fromkeys([max(math.ceil(longest / n / depth), 1) * depth for n in wanted])
-    return tuple([(length, max(-(-longest // length), 1)) for length in lengths])
+    lengths = dict.fromkeys([(-(-longest // (n * depth)) or 1) * depth for n in wanted])
+    return tuple([(length, -(-longest // length) or 1) for length in lengths])
 
 
 def _can_be_joined(extents: Extents) -> bool:

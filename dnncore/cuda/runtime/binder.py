@@ -44,6 +44,7 @@ _MAPS_KEPT = 16
 
 _LARGEST_GAP_BYTES = 128
 """Of zeros that are written along with the fields around them, which takes less time than another write."""
+_ZEROS = bytes(_LARGEST_GAP_BYTES)
 
 
 def bind(calls: Calls, kernels: Kernels, context: Context) -> Launch:
@@ -195,17 +196,17 @@ class _Script:
 
         A run goes on over a gap that holds zeros, as the fields of operands do that are not there.
         """
-        fields = {slot.field: ("Q", self._address(slot.place)) for slot in call.slots}
-        fields |= {
-            field: ("d", name) for name, field in (("alpha", call.alpha), ("beta", call.beta)) if field is not None
-        }
+        fields = [(field, "Q", self._address(place)) for field, place in call.slots]
+        fields += [
+            (field, "d", name) for name, field in (("alpha", call.alpha), ("beta", call.beta)) if field is not None
+        ]
         runs: list[tuple[int, str, list[str]]] = []
-        end = 0
-        for field, (letter, value) in sorted(fields.items()):
+        end = -_LARGEST_GAP_BYTES - 1  # of the last run
+        for field, letter, value in sorted(fields):
             gap = field - end
-            if runs and gap <= _LARGEST_GAP_BYTES and not any(call.params[end:field]):
-                start, letters, values = runs.pop()
-                runs.append((start, f"{letters}{gap}x{letter}", [*values, value]))
+            if gap <= _LARGEST_GAP_BYTES and call.params[end:field] == _ZEROS[:gap]:
+                start, letters, values = runs[-1]
+                runs[-1] = start, f"{letters}{gap}x{letter}", [*values, value]
             else:
                 runs.append((field, letter, [value]))
             end = field + _FIELD_BYTES

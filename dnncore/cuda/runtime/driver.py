@@ -17,6 +17,7 @@ Source of names and numbers: CUDA Driver API, 13.0.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -143,6 +144,7 @@ def _driver() -> Any:
         raise BackendUnavailableError(
             f'no NVIDIA driver on this machine: PyCUDA could not be loaded: {error}; install the driver, or use device "cpu"'
         ) from error
+    _begin()
     try:
         driver.init()
     except driver.Error as error:
@@ -152,6 +154,16 @@ def _driver() -> Any:
         ) from error
     os.register_at_fork(after_in_child=_mark_forked)
     return driver
+
+
+def _begin() -> None:
+    """Initialise the driver, which takes half a second for each GPU, while other threads go on: PyCUDA would keep the interpreter's
+    lock. What is wrong with the driver, or with cuda-bindings, others say.
+    """
+    with contextlib.suppress(ImportError):
+        from cuda.bindings import driver
+
+        driver.cuInit(0)
 
 
 def _mark_forked() -> None:

@@ -6,14 +6,14 @@ A host is what one runner thread opens on its device; a pipeline is one model lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dnnserve.engine.pipeline import Pipeline
 from dnnserve.envelope import ModelKey
 
-__all__ = ["Engines", "Fresh", "Host", "HostFactory"]
+__all__ = ["Engines", "Fresh", "Host", "HostFactory", "labelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +114,13 @@ class Engines(Protocol):
     def close(self) -> None:
         """Keep nothing more; every device is closed."""
         ...
+
+
+def labelled(names: Sequence[str]) -> list[tuple[str, str]]:
+    """(label, name) of each device; a name that comes again is numbered: cpu, cpu#1."""
+    seen: dict[str, int] = {}
+    labelled = []
+    for name in names:
+        number = seen[name] = seen.get(name, -1) + 1
+        labelled.append((f"{name}#{number}" if number else name, name))
+    return labelled

@@ -83,6 +83,7 @@ class EngineProcesses:
         self._assignment: Assignment | None = None
         self._parcel: Parcel | None = None
         self._hosts: weakref.WeakSet[ProcessHost] = weakref.WeakSet()
+        self._ahead: dict[str, ProcessHost] = {}
         self._models: dict[ModelKey, Parcel] = {}
         self._receiver = Receiver("dnnserve-engines")
 
@@ -113,12 +114,31 @@ class EngineProcesses:
         if parcel is not None:
             parcel.close()
 
+    def load_ahead(self, device: str, models: Mapping[ModelKey, int]) -> None:
+        """Have a device's process load models before anybody opens it: whoever does loads these first, in this order.
+
+        Args:
+            device: Its name; opened once.
+            models: What was put, with the rows of a batch.
+        """
+        host = self._begin(device)
+        with self._lock:
+            self._ahead[device] = host
+        host.load_ahead(models)
+
     def __call__(self, device: str) -> ProcessHost:
         """Take a process that was begun, or begin one, and wait until it has its device.
 
         Raises:
             DnncoreError: it cannot open it.
         """
+        with self._lock:
+            ahead = self._ahead.pop(device, None)
+        host = self._begin(device) if ahead is None else ahead
+        host.wait_opened()
+        return host
+
+    def _begin(self, device: str) -> ProcessHost:
         with self._lock:
             child = self._ready.setdefault(device, Children(ENGINE, device)).take()
             try:
@@ -129,7 +149,6 @@ class EngineProcesses:
             self._hosts.add(host)
             assert self._parcel is not None
             host.tell(self._parcel)
-        host.wait_opened()
         return host
 
     def close(self) -> None:
@@ -137,6 +156,8 @@ class EngineProcesses:
 
         Those that were opened are closed, or are never to be heard of again.
         """
+        while self._ahead:
+            self._ahead.popitem()[1].close()
         for children in self._ready.values():
             children.close()
         self._receiver.close()
@@ -171,6 +192,7 @@ class ProcessHost:
         self._on_end: Callable[[], None] = lambda: None
         self._on_loss: Callable[[], None] = lambda: None
         self._silent = threading.Event()  # nothing more is heard of the process
+        self._ahead: deque[tuple[ModelKey, int]] = deque()  # what it was asked to load, and nobody has waited for yet
         receiver.add(child.link, self._hear, self._end)
 
     def tell(self, parcel: Parcel) -> None:
@@ -211,6 +233,13 @@ class ProcessHost:
         """Whether an answer is there, or the process has ended, so that `answer` does not wait."""
         return not self._answers.empty()
 
+    def load_ahead(self, models: Mapping[ModelKey, int]) -> None:
+        """Have the process load models, with these rows of a batch; `load` of the same, in this order, waits for them."""
+        with contextlib.suppress(DnncoreError):  # which comes again, to be told, when it is opened or asked once more
+            for model, rows in models.items():
+                self._send_with_parcel(Load(model, rows))
+                self._ahead.append((model, rows))
+
     def load(self, model: ModelKey, max_batch_rows: int) -> ProcessPipeline:
         """Have the process load a model and warm it up.
 
@@ -218,7 +247,11 @@ class ProcessHost:
             DeviceFaultError: the process ended.
             DnncoreError: it cannot load the model.
         """
-        self._send_with_parcel(Load(model, max_batch_rows))
+        if self._ahead:
+            asked = self._ahead.popleft()
+            assert asked == (model, max_batch_rows), f"{asked} was asked for ahead of {model}"
+        else:
+            self._send_with_parcel(Load(model, max_batch_rows))
         return self._enter(model, self.answer(Loaded))
 
     def begin_load(self, model: ModelKey, max_batch_rows: int, warm_up_ns: int) -> None:

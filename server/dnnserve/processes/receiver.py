@@ -1,7 +1,7 @@
 """One thread that receives from many links.
 
 A thread for each would be simpler, but they would take turns at the interpreter's lock: with twenty front ends, a request of eight
-images cost the scheduler's process half as much again (docs/performance.md).
+images cost the scheduler's process half as much again (docs/worklog-serving.md).
 """
 
 from __future__ import annotations
