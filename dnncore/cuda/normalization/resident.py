@@ -52,13 +52,31 @@ _MOST_BLOCKS = max(_EXCHANGE_CLOCKS)
 _BYTES_PER_CLOCK = 40
 """Of a multiprocessor, in and out. Assumed, not measured on a GPU."""
 
-_OF_MEMORY_RATE, _OF_MEMORY_RATE_IN_TURNS = 0.5, 0.7
-"""Of more blocks than there are multiprocessors. Assumed, not measured on a GPU: a multiprocessor has one block, which reads, adds
-up and writes in turn; for the longer, the more turns there are."""
+_BETWEEN_CLOCKS = 3000
+"""Of planes of vectors, from when a block's last ones are there until the first is written, its exchange aside [measured on an
+H200: fp16 of 32 x 128 x 28 x 28]."""
+
+_OF_MEMORY_RATE = 0.5
+"""Of more blocks than there are multiprocessors, of packs of channels or single elements. Assumed, not measured on a GPU: a
+multiprocessor has one block, which reads, adds up and writes in turn."""
 
 _IN_WAVES = 1.6
-"""What moving takes forward of that where there are more clusters of most blocks than multiprocessors for them [measured on an
-H200: 64 and 128 images, 64 to 512 channels of 112 x 112 to 28 x 28, fp16, NCHW; 1.2 to 2.1 times, and backward 0.9 to 1.5]."""
+"""What moving takes forward of that where there are more clusters of most blocks, of single elements, than multiprocessors for
+them. Assumed, not measured on a GPU."""
+
+_WAVE_CLOCKS = {1: 5000, 2: 6000, 8: 9000}
+"""By the blocks of a cluster: what a wave of them takes beside what it moves, of planes of vectors [measured on an H200, as are the
+next two: 24 shapes of 64 to 512 channels of 16 x 16 to 112 x 112, by 1 and 8; by 2 assumed]."""
+
+_MASKED_AGAIN_CLOCKS = 6000
+"""What a wave takes more, where dy is masked once more as it is read again."""
+
+_WAVE_BYTES_PER_CLOCK = 21
+"""Of a multiprocessor, in and out, while a wave moves."""
+
+_AT_A_TIME = {1: 1.0, 2: 1.0, 8: 0.94}
+"""By the blocks of a cluster: of the clusters that there are multiprocessors for, those that run at a time, since the blocks of
+one are in one part of the device [as the driver of an H200 says: 15 of 16]."""
 
 _IN_WAVES_OF_PACKS = 2.0
 """The same of all clusters that share packs of channels [measured on an H200: 128 x 1024 x 14 x 14 and 64 x 2048 x 7 x 7,
@@ -167,28 +185,53 @@ class _Shape:
 
     def seconds(self, problem: _Problem, figures: DeviceFigures) -> float:
         """Estimated time of the launch."""
-        nbytes, of_memory = operand_bytes(problem), figures.bytes_per_second
-        if self.grid > figures.multiprocessors:
-            of_memory *= _OF_MEMORY_RATE_IN_TURNS if self.kept(problem) < self.part else _OF_MEMORY_RATE
-        twice = 1  # tensors that are read again: x, or x and dy, and y if no dz has what it masks
+        is_of_planes = not self.partition.packs_groups and not self.is_single
+        if is_of_planes and self.grid > figures.multiprocessors:
+            return figures.launch_seconds + self._waves(problem, figures)
+        between = _EXCHANGE_CLOCKS[self.blocks] + (_BETWEEN_CLOCKS if is_of_planes else 0)
+        return figures.launch_seconds + between / figures.clock_hz + self._moving(problem, figures)
+
+    def _read_again(self, problem: _Problem, figures: DeviceFigures, at_once: float) -> tuple[float, float]:
+        """Bytes of what does not stay in registers, and the share of them that the cache has lost by then.
+
+        Args:
+            problem: What is normalised.
+            figures: Of the device.
+            at_once: Of the channels, the share that is under way at a time.
+        """
+        twice = 1  # tensors that are read again: x, or x and dy, and y if it masks dy again
         if isinstance(problem, BatchNormBackwardProblem):
-            twice = 3 if problem.y is not None and problem.dz is None else 2
+            twice = 2 + _masks_again(problem)
         read = twice * problem.x.size * problem.x.dtype.itemsize
-        at_once = read * min(self.grid, figures.multiprocessors) / self.grid  # of the channels that are under way
-        lost = max(1 - _OF_CACHE * figures.l2_bytes / at_once, 0.0)
-        again = read * (1 - self.kept(problem) / self.part)
-        nbytes += round(again * lost)
+        lost = max(1 - _OF_CACHE * figures.l2_bytes / (read * at_once), 0.0)
+        return read * (1 - self.kept(problem) / self.part), lost
+
+    def _moving(self, problem: _Problem, figures: DeviceFigures) -> float:
+        """Of blocks that all run at the same time, or of packs of channels or single elements."""
+        nbytes, of_memory = operand_bytes(problem), figures.bytes_per_second
+        busy, in_waves = min(self.grid, figures.multiprocessors), self.grid > figures.multiprocessors
+        if in_waves:
+            of_memory *= _OF_MEMORY_RATE
+        again, lost = self._read_again(problem, figures, busy / self.grid)
         is_half = self.partition.packs_groups and self.columns * self.vector_bytes < _COLUMNS[-1] * PACK_BYTES
-        busy = min(self.grid, figures.multiprocessors)
         of_blocks = busy * _BYTES_PER_CLOCK * figures.clock_hz / (_HALF_A_SECTOR if is_half else 1)
-        moving = max(nbytes / of_memory, (nbytes + again * (1 - lost)) / of_blocks)
-        if self.grid > figures.multiprocessors:
-            if self.partition.packs_groups and self.blocks > 1:
-                moving *= _IN_WAVES_OF_PACKS
-            elif self.blocks == _MOST_BLOCKS and isinstance(problem, BatchNormForwardProblem):
-                moving *= _IN_WAVES
-        moving += self._issuing(problem, figures)
-        return figures.launch_seconds + _EXCHANGE_CLOCKS[self.blocks] / figures.clock_hz + moving
+        moving = max((nbytes + again * lost) / of_memory, (nbytes + again) / of_blocks)
+        if in_waves and self.partition.packs_groups and self.blocks > 1:
+            moving *= _IN_WAVES_OF_PACKS
+        elif in_waves and self.blocks == _MOST_BLOCKS and isinstance(problem, BatchNormForwardProblem):
+            moving *= _IN_WAVES
+        return moving + self._issuing(problem, figures)
+
+    def _waves(self, problem: _Problem, figures: DeviceFigures) -> float:
+        """Of planes of vectors, by more clusters than run at a time: each wave begins where the one before it has ended."""
+        channels = self.partition.group_count
+        at_a_time = min(int(figures.multiprocessors / self.blocks * _AT_A_TIME[self.blocks]), channels)
+        again, lost = self._read_again(problem, figures, at_a_time / channels)
+        nbytes = operand_bytes(problem)
+        of_block = (nbytes + again) / (channels * self.blocks) / (_WAVE_BYTES_PER_CLOCK * figures.clock_hz)
+        of_memory = (nbytes + again * lost) * at_a_time / channels / figures.bytes_per_second
+        between = _WAVE_CLOCKS[self.blocks] + (_MASKED_AGAIN_CLOCKS if again and _masks_again(problem) else 0)
+        return -(-channels // at_a_time) * (between / figures.clock_hz + max(of_block, of_memory))
 
     def _issuing(self, problem: _Problem, figures: DeviceFigures) -> float:
         """Of single elements, what their loads and stores take beside what they move."""
@@ -235,6 +278,11 @@ class Resident:
     @property
     def _anywhere(self) -> Anywhere:
         return Anywhere(self.direction)
+
+
+def _masks_again(problem: _Problem) -> bool:
+    """Whether dy that is read again is masked by y again: no dz has what came of it."""
+    return isinstance(problem, BatchNormBackwardProblem) and problem.y is not None and problem.dz is None
 
 
 def _fastest(problem: _Problem, figures: DeviceFigures) -> _Shape | None:

@@ -30,7 +30,7 @@ struct ChannelParams {
   int32 dy_outer;  // likewise, of dy, which may be a part of another tensor
   int32 dy_inner;
   int32 vectors;   // of a channel, or pack of channels
-  int32 part;      // of those, a block's; the last may have fewer
+  int32 part;      // of resident.cuh: of those, a block's; the last may have fewer
   int32 columns;   // of resident.cuh: packs of channels that a block has: 1 or 2; of planes 1
   int32 channels;  // of ring.cuh: that there are
   uint32 narrow;   // a bit for each parameter: whether it is stored as x is

@@ -1,9 +1,9 @@
-// Batch normalisation of planes in training, in one launch whose blocks stay. A block, or a cluster of blocks, takes one channel after
-// the other, and has it in shared memory from when it is added up until it is written: x, and dy, come from memory once.
+// Batch normalisation of planes in training, in one launch whose blocks stay. A block takes one channel after the other, and has it in shared
+// memory from when it is added up until it is written: x, and dy, come from memory once.
 //
 //    copies     x of channel 0 | x of 1, into slots as they become free   | x of 2 ...
 //    threads        sums of 0  | y of 0, slot by slot;       sums of 1    | y of 1, slot by slot;       sums of 2
-//    cluster                   o line of 0                                o line of 1
+//    block                     o line of 0                                o line of 1
 //
 // Each thread has kSlots slots of 16 bytes for x, or half as many for x and dy, which it fills by asynchronous copies and reads itself: nobody
 // waits for anybody but where a channel's sums are put together. It writes what is in a slot, begins to copy into it what comes kSlots vectors
@@ -24,7 +24,6 @@
 #include "dnncore/normalization/channel_params.cuh"
 #include "dnncore/normalization/totals.cuh"
 #include "dnncore/ptx/async_copy.cuh"
-#include "dnncore/ptx/cluster.cuh"
 #include "dnncore/ptx/early_launch.cuh"
 
 namespace dnncore {
@@ -32,8 +31,8 @@ namespace dnncore {
 constexpr int kRingThreads = 512;  // most of a block; _THREADS in ring.py
 constexpr int kRingSlots = 28;     // of 16 bytes, of a thread; _SLOTS there
 
-// The slots of kTensors tensors: x, or x and dy. kBlocks have a channel together.
-template <typename T, int kTensors, int kBlocks>
+// The slots of kTensors tensors: x, or x and dy.
+template <typename T, int kTensors>
 struct Ring {
   static constexpr int kWidth = 16 / sizeof(T);
   static constexpr int kSlots = kRingSlots / kTensors;
@@ -53,8 +52,7 @@ struct Ring {
 
   const ChannelParams& params;
   Elements* slots;
-  int32 begin;   // of the block's part of each channel, in vectors
-  int32 mine;    // vectors of this thread
+  int32 mine;    // vectors of a channel that this thread has
   int32 whole;   // and those that each thread of the block has
   int32 held;    // of the most that a thread has, those that have slots; whole steps of kAtOnce
   int32 passed;  // and steps of those that pass
@@ -68,14 +66,12 @@ struct Ring {
   __device__ __forceinline__ Ring(const ChannelParams& params, void* shared) : params(params), oldest(0), coming_vector(0) {
     slots = static_cast<Elements*>(shared) + threadIdx.x;
     const int32 threads = blockDim.x;
-    begin = kBlocks > 1 ? min(static_cast<int32>(block_rank()) * params.part, params.vectors) : 0;
-    const int32 end = min(begin + params.part, params.vectors), first = begin + static_cast<int32>(threadIdx.x);
-    mine = max((end - first + threads - 1) / threads, 0);
-    whole = (end - begin) / threads;
-    const int32 most = (params.part + threads - 1) / threads;
+    const int32 most = (params.vectors + threads - 1) / threads;
+    whole = params.vectors / threads;
+    mine = whole + (static_cast<int32>(threadIdx.x) < params.vectors - whole * threads);
     held = min((most + kAtOnce - 1) / kAtOnce * kAtOnce, kSlots);
     passed = (max(most - held, 0) + kAtOnce - 1) / kAtOnce;
-    coming = blockIdx.x / kBlocks;
+    coming = blockIdx.x;
     const SmallQuotientRemainder apart = divide(threads, params.run);
     rest_step = apart.remainder;
     const auto spread_by = [&](int32 outer, int32 inner) {
@@ -86,7 +82,7 @@ struct Ring {
   }
 
   // What a channel has one value of.
-  __device__ __forceinline__ bool writes() const { return blockIdx.x % kBlocks == 0 && threadIdx.x == 0; }
+  __device__ __forceinline__ bool writes() const { return threadIdx.x == 0; }
   __device__ __forceinline__ bool has(int k) const { return k < mine; }
   // Whether each thread of the block has the vectors of a step.
   __device__ __forceinline__ bool all(int first) const { return first + kAtOnce <= whole; }
@@ -95,7 +91,7 @@ struct Ring {
   template <bool kOfDy = false>
   __device__ __forceinline__ void find(int32 (&offsets)[kAtOnce], int first) const {
     const Spread& by = kOfDy ? dy_spread : spread;
-    const SmallQuotientRemainder split = divide(begin + static_cast<int32>(threadIdx.x + first * blockDim.x), params.run);
+    const SmallQuotientRemainder split = divide(static_cast<int32>(threadIdx.x + first * blockDim.x), params.run);
     int32 rest = split.remainder;
     int32 offset = split.quotient * (kOfDy ? params.dy_outer : params.outer) + rest * (kOfDy ? params.dy_inner : params.inner);
 #pragma unroll
@@ -141,7 +137,7 @@ struct Ring {
 
   // Begin to copy what comes next to where a step of the channel that is written was.
   __device__ __forceinline__ void refill(int first) {
-    if (coming_vector == held) coming_vector = 0, coming += gridDim.x / kBlocks;
+    if (coming_vector == held) coming_vector = 0, coming += gridDim.x;
     if (coming < params.channels) {
       copy<false>(slots_of(0, oldest, first), static_cast<const T*>(params.x));
       if constexpr (kTensors > 1) copy<true>(slots_of(1, oldest, first), static_cast<const T*>(params.dy));
@@ -180,21 +176,19 @@ struct Ring {
   }
 };
 
-// What kLanes neighbouring lanes have found, in each of them.
-template <int kLanes, typename C>
-__device__ __forceinline__ Sums<C> put_together(Sums<C> sums) {
-#pragma unroll
-  for (int distance = 1; distance < kLanes; distance *= 2) sums = merge_lanes(sums, distance);
-  return sums;
+// What the lanes of a warp have found, in each of them.
+template <typename C>
+__device__ __forceinline__ Sums<C> put_together(const Sums<C>& sums) {
+  return merge_warp(sums);
 }
-// Of moments by distances from the mean of the first of these lanes, for one division: what cancels is at most kLanes times as large as what is
-// left, if no lane has more elements than the first.
-template <int kLanes, typename C>
+// Of moments by distances from the mean of the first lane, for one division: what cancels is at most kWarpSize times as large as what is left, if
+// no lane has more elements than the first.
+template <typename C>
 __device__ __forceinline__ Moments<C> put_together(const Moments<C>& moments) {
-  const C from = __shfl_sync(0xffffffffu, moments.mean, 0, kLanes), distance = moments.mean - from;
+  const C from = __shfl_sync(0xffffffffu, moments.mean, 0), distance = moments.mean - from;
   C sum = moments.count * distance, squares = moments.squares + sum * distance, count = moments.count;
 #pragma unroll
-  for (int apart = 1; apart < kLanes; apart *= 2) {
+  for (int apart = 1; apart < kWarpSize; apart *= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, apart);
     squares += __shfl_xor_sync(0xffffffffu, squares, apart);
     count += __shfl_xor_sync(0xffffffffu, count, apart);
@@ -203,89 +197,39 @@ __device__ __forceinline__ Moments<C> put_together(const Moments<C>& moments) {
   return {from + apart, left < C(0) ? C(0) : left, count};  // NaN stays
 }
 
-// What the threads of a cluster find of one channel after the other: each gets what all have found.
-template <typename Found, int kBlocks>
-struct RingExchange {
-  static constexpr int kWarps = kRingThreads / kWarpSize;
-  struct Shared {
-    Found of_warps[2][kWarps];  // of two channels in turn: who is here again has met the others since they read what it overwrites
-    uint4 parts[kBlocks];
-    Mbarrier exchanged;
-  };
+// What the threads of a block find of one channel after the other: each gets what all have found. Of two channels in turn: who is here again has
+// met the others since they read what it overwrites.
+template <typename Found>
+struct FoundByWarps {
+  Found of_warps[2][kRingThreads / kWarpSize];
 
-  Shared& shared;
-  int32 turn;
-
-  __device__ __forceinline__ explicit RingExchange(Shared& shared) : shared(shared), turn(0) {
-    if constexpr (kBlocks > 1) {
-      if (threadIdx.x == 0) {
-        make_barrier(shared.exchanged, 1);
-        publish_barriers();
-      }
-      __syncthreads();
-      invite();
-    }
-  }
-
-  __device__ __forceinline__ Found total(Found found) {
-    static_assert(sizeof(Found) <= sizeof(uint4));
-    const int place = turn % 2, lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-    found = put_together<kWarpSize>(found);
-    if (lane == 0) shared.of_warps[place][warp] = found;
+  __device__ __forceinline__ Found total(Found found, int turn) {
+    const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+    found = put_together(found);
+    if (lane == 0) of_warps[turn % 2][warp] = found;
     __syncthreads();
-    if (kBlocks == 1 || warp == 0) {
-      found = lane < static_cast<int>(blockDim.x) / kWarpSize ? shared.of_warps[place][lane] : Found{};
-      found = put_together<kWarpSize>(found);
-    }
-    if constexpr (kBlocks > 1) {
-      wait_for_cluster();  // all have invited long ago
-      if (warp == 0 && lane < kBlocks) {
-        uint4 bits{};
-        memcpy(&bits, &found, sizeof(found));
-        store_in_block(lane, shared.parts[block_rank()], bits, shared.exchanged);
-      }
-      wait(shared.exchanged, turn % 2);
-      memcpy(&found, &shared.parts[lane % kBlocks], sizeof(found));
-      invite();
-      found = put_together<kBlocks>(found);
-    }
-    ++turn;
-    return found;
-  }
-
-  // All threads, once, after the last total.
-  __device__ __forceinline__ void leave() const {
-    if constexpr (kBlocks > 1) wait_for_cluster();
-  }
-
- private:
-  // Say that others may write into this block's memory: of what they wrote before this thread has read all.
-  __device__ __forceinline__ void invite() const {
-    if (threadIdx.x == 0) arrive_expecting(shared.exchanged, kBlocks * sizeof(uint4));
-    arrive_in_cluster();
+    return put_together(lane < static_cast<int>(blockDim.x) / kWarpSize ? of_warps[turn % 2][lane] : Found{});
   }
 };
 
 // Direction is RingForward or RingBackward, of ring_forward.cuh and ring_backward.cuh.
-template <typename T, int kBlocks, template <typename, int> typename Direction>
+template <typename T, template <typename> typename Direction>
 __device__ void normalize_in_ring(const ChannelParams& params) {
-  using Way = Direction<T, kBlocks>;
+  using Way = Direction<T>;
   using Slots = typename Way::Slots;
-  using Exchange = RingExchange<typename Way::Found, kBlocks>;
   constexpr int kAtOnce = Slots::kAtOnce, kTurns = Slots::kTurns;
   extern __shared__ __align__(16) unsigned char slots[];  // [tensors][Slots::kSlots][threads] of 16 bytes
-  __shared__ typename Exchange::Shared shared;
+  __shared__ FoundByWarps<typename Way::Found> warps;
   let_next_start();
   Slots ring(params, slots);
   Way way(params, ring);
-  Exchange exchange(shared);
   wait_for_previous();
 #pragma unroll 1
   for (int first = 0; first < Slots::kSlots; first += kAtOnce) ring.refill(first);
-  const int32 behind = max(ring.held - Slots::kAhead, 0), stride = gridDim.x / kBlocks;
+  const int32 behind = max(ring.held - Slots::kAhead, 0), stride = gridDim.x;
   typename Way::Passing passing[kTurns];
   typename Slots::Elements found[Way::kTensors][kAtOnce];
-  int32 channel = blockIdx.x / kBlocks;
+  int32 channel = blockIdx.x;
   const auto first_of = [&](int step) { return ring.held + step * kAtOnce; };
   const auto begin_passing = [&] {
 #pragma unroll
@@ -305,7 +249,7 @@ __device__ void normalize_in_ring(const ChannelParams& params) {
   begin_passing();
   ring.template as_they_come<0>(as_it_comes);
 #pragma unroll 1
-  while (true) {
+  for (int had = 0;; ++had) {  // channels
 #pragma unroll 1
     for (int begin = 0; begin < ring.passed; begin += kTurns) {
 #pragma unroll
@@ -316,7 +260,7 @@ __device__ void normalize_in_ring(const ChannelParams& params) {
         if (step + kTurns < ring.passed) way.load(passing[turn], channel, first_of(step + kTurns), false);
       }
     }
-    way.conclude(channel, exchange.total(way.found(channel)));
+    way.conclude(channel, warps.total(way.found(channel), had));
 #pragma unroll 1
     for (int begin = (ring.passed - 1) / kTurns * kTurns; begin >= 0; begin -= kTurns) {
 #pragma unroll
@@ -349,7 +293,6 @@ __device__ void normalize_in_ring(const ChannelParams& params) {
     begin_passing();
     ring.template as_they_come<Slots::kAhead>(as_it_comes);
   }
-  exchange.leave();
 }
 
 }  // namespace dnncore

@@ -6,12 +6,12 @@
 
 namespace dnncore {
 
-template <typename T, int kBlocks>
+template <typename T>
 struct RingBackward {
   using C = Compute<T>;
   using Found = Sums<C>;
   static constexpr int kTensors = 2;
-  using Slots = Ring<T, kTensors, kBlocks>;
+  using Slots = Ring<T, kTensors>;
   using Elements = typename Slots::Elements;
   static constexpr int kWidth = Slots::kWidth, kAtOnce = Slots::kAtOnce;
   struct Passing {
@@ -74,7 +74,7 @@ struct RingBackward {
   }
 
   __device__ __forceinline__ Found found(int32 channel) {
-    scale = read_parameter<T>(params, kOfScale, channel, C(1));  // on its way while blocks put together what they have
+    scale = read_parameter<T>(params, kOfScale, channel, C(1));  // on its way while warps put together what they have
     old = {};
     if (ring.writes()) old = read_old<T>(params, channel);
     return {plain, weighted * inv_std};

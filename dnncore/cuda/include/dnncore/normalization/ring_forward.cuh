@@ -7,12 +7,12 @@
 
 namespace dnncore {
 
-template <typename T, int kBlocks>
+template <typename T>
 struct RingForward {
   using C = Compute<T>;
   using Found = Moments<C>;
   static constexpr int kTensors = 1;
-  using Slots = Ring<T, kTensors, kBlocks>;
+  using Slots = Ring<T, kTensors>;
   using Elements = typename Slots::Elements;
   static constexpr int kWidth = Slots::kWidth, kAtOnce = Slots::kAtOnce;
   struct Passing {
@@ -63,7 +63,7 @@ struct RingForward {
 
   __device__ __forceinline__ Found found(int32 channel) {
     old = {};
-    if (ring.writes()) old = read_old<T>(params, channel);  // on its way while blocks put together what they have
+    if (ring.writes()) old = read_old<T>(params, channel);  // on its way while warps put together what they have
     const C count = static_cast<C>(ring.mine * kWidth), apart = sum / max(count, C(1)), left = squares - sum * apart;
     return {centre + apart, left < C(0) ? C(0) : left, count};  // NaN stays
   }
