@@ -35,6 +35,7 @@ from tests.ops.test_block_per_group import KERNELS as KERNELS_OF_GROUPS
 from tests.ops.test_group_gradients import KERNELS as KERNELS_OF_GROUP_GRADIENTS
 from tests.ops.test_inverted_residual import KERNELS as KERNELS_OF_BLOCKS
 from tests.ops.test_resident_normalization import KERNELS as KERNELS_OF_RESIDENTS
+from tests.ops.test_ring_normalization import KERNELS as KERNELS_OF_RINGS
 from tests.ops.test_row_teams import KERNELS as KERNELS_OF_ROW_TEAMS
 from tests.ops.test_tf32_planes import KERNELS as KERNELS_OF_PLANES
 from tests.ops.test_tf32_rows import KERNELS as KERNELS_OF_TF32_ROWS
@@ -232,6 +233,7 @@ def test_the_cases_of_all_tests_together_run_every_kernel(
         KERNELS_OF_SPECTRA
         | KERNELS_OF_TF32_ROWS
         | KERNELS_OF_RESIDENTS
+        | KERNELS_OF_RINGS
         | KERNELS_OF_GROUPS
         | KERNELS_OF_GROUP_GRADIENTS
         | KERNELS_OF_ROW_TEAMS
