@@ -165,7 +165,7 @@ def check_dimensions(problem: Problem) -> None:
         BadParamError: there is one.
     """
     for tensor in (*problem.inputs, *problem.outputs):
-        if not tensor.ndim:
+        if not tensor.shape:
             raise BadParamError(
                 f"an operand ({tensor}) has 0 dimensions; see it as one of [1]: `tensor.reshape(1)`, or call `dnncore.functional`"
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from dnncore.backend import Offer
-from dnncore.bounds import BoundedTwice, Selective
+from dnncore.bounds import Bounded, BoundedTwice, Selective
 from dnncore.choice import least_seconds
 from dnncore.cuda.algorithm import CudaAlgorithm
 from dnncore.cuda.calls import Call, Calls, KernelCall, Place, Slot, WhereAligned, rewired
@@ -71,6 +71,8 @@ class FinishedConvolution(BoundedTwice, Selective):
 
     def least_seconds(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> float:
         """What the algorithm takes at least."""
+        if isinstance(self.algorithm, Bounded):
+            return self.algorithm.least_seconds(problem.plain, figures)
         return least_seconds((self.algorithm,), problem.plain, figures)
 
     def closer_seconds(self, problem: FusedConvolutionProblem, figures: DeviceFigures) -> float:

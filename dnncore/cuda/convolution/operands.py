@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from dnncore.descriptors import TensorDescriptor
 from dnncore.dtypes import DType
@@ -11,7 +13,8 @@ from dnncore.problems import ConvolutionProblem, Direction, FusedConvolutionProb
 __all__ = ["is_wide", "narrowed", "operands_of"]
 
 
-def operands_of(problem: ConvolutionProblem | FusedConvolutionProblem) -> dict[str, TensorDescriptor]:
+@lru_cache(maxsize=16)  # what is composed of others asks for them again and again
+def operands_of(problem: ConvolutionProblem | FusedConvolutionProblem) -> Mapping[str, TensorDescriptor]:
     """All of them in the order of their places; the last one is the output."""
     if isinstance(problem, FusedConvolutionProblem):
         return {name: getattr(problem, name) for name in (*problem.input_names, *problem.output_names)}
