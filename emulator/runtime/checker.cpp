@@ -77,6 +77,8 @@ class Check {
     const size_t window = shadow().offset(cluster_.window), at = shadow().offset(address_);
     target_ = {at, at >= window && at < window + Shadow::kWindowBytes};
     if (!target_.shared && at >= Shadow::kDeviceBytes) complain("invalid " + access() + ": shared memory of another cluster", kIllegalAddress);
+    const Cell* cells = shadow().cells + at / 4;  // a line of cache each, seldom a near one: they come while other things are checked
+    for (size_t word = 0; word < std::min<size_t>(bytes_, 16); word += 4) __builtin_prefetch(cells + word / 4, 1);
   }
 
   // Another device's memory is reached after cuCtxEnablePeerAccess alone.

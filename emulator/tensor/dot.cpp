@@ -33,6 +33,19 @@ double round_sum(const Arithmetic& how, double sum) {
   return std::bit_cast<float>(encode(kF32, sum, Rounding::kTowardZero));
 }
 
+// All of them: at once where they are ordinary numbers of f32, as nearly all are.
+template <int kWidth>
+void round_sums(const Arithmetic& how, const double (&sums)[kWidth], double* rounded) {
+  const double least = power_of_two(kF32.min_exponent()), beyond = power_of_two(128);
+  int ordinary = how.result != EMU_F16;
+  for (double sum : sums) ordinary &= (std::fabs(sum) >= least && std::fabs(sum) < beyond) | (sum == 0);
+  if (ordinary) {
+    for (int j = 0; j < kWidth; ++j) rounded[j] = truncate(sums[j], std::min(how.digits, kF32.fraction_bits));
+  } else {
+    for (int j = 0; j < kWidth; ++j) rounded[j] = round_sum(how, sums[j]);
+  }
+}
+
 // The products of one row of A with columns of B from some column on, at k of [first, last).
 struct Products {
   const double *a, *a_power;  // along k
@@ -65,7 +78,8 @@ void aligned_sums(const Arithmetic& how, const Products& products, double* c) {
       total[j] += static_cast<int32_t>(products.value(k, j) * scale[j]);  // below 2^27: a product is below four times its power
     }
   }
-  for (int j = 0; j < kWidth; ++j) c[j] = round_sum(how, total[j] * unit[j]);
+  for (int j = 0; j < kWidth; ++j) total[j] *= unit[j];
+  round_sums<kWidth>(how, total, c);
 }
 
 // The same for one sum whose addends may be NaN or infinite.

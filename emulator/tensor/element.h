@@ -3,8 +3,11 @@
 // Doubles hold every element exactly, the integers too, so that operands of all types are decoded into one kind of array.
 #pragma once
 
+#include <immintrin.h>
+
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "../abi/emulator.h"
 #include "formats.h"
@@ -42,11 +45,11 @@ constexpr int min_exponent(EmuType type) {
   }
 }
 
-inline double decode_element(EmuType type, uint64_t bits) {
+[[gnu::always_inline]] inline double decode_element(EmuType type, uint64_t bits) {
   const auto low = static_cast<uint32_t>(bits);
   switch (type) {
-    case EMU_F16: return decode(kF16, low);
-    case EMU_BF16: return decode(kBf16, low);
+    case EMU_F16: return _cvtsh_ss(static_cast<uint16_t>(low));  // the processor's own conversion, which is exact
+    case EMU_BF16: return std::bit_cast<float>(low << 16);
     case EMU_TF32: return std::bit_cast<float>(low & kTf32Mask);
     case EMU_F32: return std::bit_cast<float>(low);
     case EMU_F64: return std::bit_cast<double>(bits);
@@ -59,12 +62,30 @@ inline double decode_element(EmuType type, uint64_t bits) {
 }
 
 // Of an accumulator: f16, f32, f64 or s32. `value` is one of the type's already, so nothing is rounded here.
-inline uint64_t encode_element(EmuType type, double value) {
+[[gnu::always_inline]] inline uint64_t encode_element(EmuType type, double value) {
   switch (type) {
     case EMU_F16: return encode(kF16, value, Rounding::kNearestEven);
     case EMU_F32: return std::isnan(value) ? kF32.nan() : std::bit_cast<uint32_t>(static_cast<float>(value));
     case EMU_F64: return std::bit_cast<uint64_t>(value);
     default: return static_cast<uint32_t>(static_cast<int64_t>(value));
+  }
+}
+
+// Calls visit(constant) with the type of a matrix's elements as a constant, for loops over them that ask for it once.
+template <typename Visit>
+void with_type(EmuType type, Visit visit) {
+  const auto as = [&]<EmuType kType>() { visit(std::integral_constant<EmuType, kType>()); };
+  switch (type) {
+    case EMU_F16: return as.template operator()<EMU_F16>();
+    case EMU_BF16: return as.template operator()<EMU_BF16>();
+    case EMU_TF32: return as.template operator()<EMU_TF32>();
+    case EMU_F32: return as.template operator()<EMU_F32>();
+    case EMU_F64: return as.template operator()<EMU_F64>();
+    case EMU_S8: return as.template operator()<EMU_S8>();
+    case EMU_U8: return as.template operator()<EMU_U8>();
+    case EMU_E4M3: return as.template operator()<EMU_E4M3>();
+    case EMU_E5M2: return as.template operator()<EMU_E5M2>();
+    default: return as.template operator()<EMU_S32>();
   }
 }
 

@@ -6,6 +6,7 @@
 // then the next columns; for B the next rows. Accumulators lie as A does, with words of two elements whatever their type.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <cstring>
 
@@ -28,27 +29,30 @@ class Fragment {
 
   constexpr int elements() const { return lines_ * length_ / 32; }  // of one lane
 
-  // Where element i of a lane is in the matrix.
+  // Where element i of a lane is in the matrix. It is asked for every element of every instruction: by shifts, as divisions took a third
+  // of the time of wgmma's loops.
   constexpr Place place(int lane, int i) const {
-    const int word = i / neighbours_, blocks_down = lines_ / 8;
-    const int line = lane / 4 + 8 * (word % blocks_down);
-    const int along = (word / blocks_down * 4 + lane % 4) * neighbours_ + i % neighbours_;
+    const int word = i >> log_neighbours_;
+    const int line = lane / 4 + 8 * (word & ((1 << log_blocks_down_) - 1));
+    const int along = (((word >> log_blocks_down_) * 4 + lane % 4) << log_neighbours_) + (i & ((1 << log_neighbours_) - 1));
     return transposed_ ? Place{along, line} : Place{line, along};
   }
 
  private:
   constexpr Fragment(int lines, int length, int neighbours, bool transposed)
-      : lines_(lines), length_(length), neighbours_(neighbours), transposed_(transposed) {}
+      : lines_(lines), length_(length), log_neighbours_(log2(neighbours)), log_blocks_down_(log2(lines / 8)), transposed_(transposed) {}
 
+  static constexpr int log2(int power) { return std::countr_zero(static_cast<uint32_t>(power)); }
   static constexpr int neighbours(EmuType type) { return type == EMU_F64 ? 1 : 4 / element_bytes(type); }
 
-  int lines_, length_;  // of A: rows and columns
-  int neighbours_;      // elements in a word
+  int lines_, length_;   // of A: rows and columns
+  int log_neighbours_;   // of the elements in a word
+  int log_blocks_down_;  // of the blocks of 8 lines
   bool transposed_;
 };
 
 // Element i of a lane's registers or of a piece of memory; an f64 is two registers, the low one first.
-inline uint64_t get_element(const void* from, int i, EmuType type) {
+[[gnu::always_inline]] inline uint64_t get_element(const void* from, int i, EmuType type) {
   const auto get = [&]<typename Bits>(Bits bits) -> uint64_t {
     memcpy(&bits, static_cast<const char*>(from) + i * static_cast<int>(sizeof bits), sizeof bits);
     return bits;
@@ -61,7 +65,7 @@ inline uint64_t get_element(const void* from, int i, EmuType type) {
   }
 }
 
-inline void put_element(uint32_t* registers, int i, EmuType type, uint64_t value) {
+[[gnu::always_inline]] inline void put_element(uint32_t* registers, int i, EmuType type, uint64_t value) {
   const auto put = [&]<typename Bits>(Bits bits) {
     memcpy(reinterpret_cast<char*>(registers) + i * static_cast<int>(sizeof bits), &bits, sizeof bits);
   };

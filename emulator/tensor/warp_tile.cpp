@@ -14,24 +14,28 @@ struct Reading {
 
 template <typename AnyFactor>
 void load_from_registers(AnyFactor& factor, const Fragment& fragment, const Reading& how, const ConstRegisters& registers) {
-  for (int lane = 0; lane < kWarpLanes; ++lane) {
-    for (int i = 0; i < fragment.elements(); ++i) {
-      const Place at = fragment.place(lane, i);
-      factor.set(at.row, at.column, how.aligned_as, how.sign * decode_element(how.type, get_element(registers[lane], i, how.type)));
+  with_type(how.type, [&](auto type) {
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      for (int i = 0; i < fragment.elements(); ++i) {
+        const Place at = fragment.place(lane, i);
+        factor.set(at.row, at.column, how.aligned_as, how.sign * decode_element(type, get_element(registers[lane], i, type)));
+      }
     }
-  }
+  });
 }
 
 // Calls each(place, value) for the elements of some lines of an operand in shared memory.
 template <typename Each>
 void each_element(const SharedOperand& operand, const char* shared, int first, int lines, Each each) {
-  const int count = operand.elements_per_unit();
   const Place step = operand.step();
-  operand.each_unit(first, lines, [&](uint32_t address, Place at) {
-    for (int i = 0; i < count; ++i) {
-      const uint64_t bits = get_element(shared + address, i, operand.type);
-      each(Place{at.row + i * step.row, at.column + i * step.column}, decode_element(operand.type, bits));
-    }
+  with_type(operand.type, [&](auto type) {
+    constexpr int kCount = static_cast<int>(kUnitBytes) / element_bytes(type);
+    operand.each_unit(first, lines, [&](uint32_t address, Place at) {
+      for (int i = 0; i < kCount; ++i) {
+        const uint64_t bits = get_element(shared + address, i, type);
+        each(Place{at.row + i * step.row, at.column + i * step.column}, decode_element(type, bits));
+      }
+    });
   });
 }
 
@@ -46,19 +50,21 @@ void multiply_warp(const EmuMma& mma, const Registers& d, const ConstRegisters& 
   load_from_registers(left, Fragment::a(mma.m, mma.k, mma.a), read(mma.a), a);
   load_from_registers(right, Fragment::b(mma.k, mma.n, mma.b), read(mma.b), b);
   const Fragment fragment = Fragment::accumulator(mma.m, mma.n);
-  for (int lane = 0; lane < kWarpLanes; ++lane) {
-    for (int i = 0; i < fragment.elements(); ++i) {
-      const Place at = fragment.place(lane, i);
-      sums.value[at.row][at.column] = decode_element(mma.c, get_element(c[lane], i, mma.c));
+  const auto each_element = [&](auto each) {
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      for (int i = 0; i < fragment.elements(); ++i) {
+        const Place at = fragment.place(lane, i);
+        each(lane, i, sums.value[at.row][at.column]);
+      }
     }
-  }
+  };
+  with_type(mma.c, [&](auto type) {
+    each_element([&](int lane, int i, double& sum) { sum = decode_element(type, get_element(c[lane], i, type)); });
+  });
   multiply_add(arithmetic_of(mma), mma.m, mma.k, left, right, sums);
-  for (int lane = 0; lane < kWarpLanes; ++lane) {
-    for (int i = 0; i < fragment.elements(); ++i) {
-      const Place at = fragment.place(lane, i);
-      put_element(d[lane], i, mma.d, encode_element(mma.d, sums.value[at.row][at.column]));
-    }
-  }
+  with_type(mma.d, [&](auto type) {
+    each_element([&](int lane, int i, double sum) { put_element(d[lane], i, type, encode_element(type, sum)); });
+  });
 }
 
 WgmmaPart::WgmmaPart(const EmuWgmma& shape, int part, bool scale_d, uint64_t a_descriptor, uint64_t b_descriptor,
@@ -117,22 +123,25 @@ void WgmmaPart::load_right(RightFactor& b, int first_column) const {
 
 // Calls visit(place in the tile of eight columns, register that holds the element, its number in the register). D is
 // as many accumulators of m16n8 side by side as there are eights of columns (PTX ISA 9.7.15.5.1, "Register fragments").
-template <typename Visit>
-void WgmmaPart::each_accumulator(int first_column, Visit visit) const {
+template <typename Type, typename Visit>
+void WgmmaPart::each_accumulator(Type type, int first_column, Visit visit) const {
   constexpr Fragment kFragment = Fragment::accumulator(kTileRows, kTileColumns);
-  const int per_register = 4 / element_bytes(shape_.d), registers = kFragment.elements() / per_register;
-  const int first_register = first_column / kTileColumns * registers;
+  constexpr int kPerRegister = std::max(1, 4 / element_bytes(type)), kRegisters = kFragment.elements() / kPerRegister;
+  const int first_register = first_column / kTileColumns * kRegisters, per_lane = registers_per_lane();
   for (int lane = 0; lane < kWarpLanes; ++lane) {
-    uint32_t* const* holders = &accumulators_[static_cast<size_t>(lane * registers_per_lane() + first_register)];
+    uint32_t* const* holders = &accumulators_[static_cast<size_t>(lane * per_lane + first_register)];
     for (int i = 0; i < kFragment.elements(); ++i) {
-      const int holder = per_register == 1 ? i : i / 2;
-      visit(kFragment.place(lane, i), holders[holder], i - holder * per_register);
+      visit(kFragment.place(lane, i), holders[i / kPerRegister], i % kPerRegister);
     }
   }
 }
 
 void WgmmaPart::run() const {
-  const EmuType type = shape_.d;
+  with_type(shape_.d, [&](auto type) { run_with(type); });
+}
+
+template <typename Type>
+void WgmmaPart::run_with(Type type) const {
   const Arithmetic arithmetic = arithmetic_of(shape_);
   LeftFactor a;
   RightFactor b;
@@ -141,12 +150,12 @@ void WgmmaPart::run() const {
     load_right(b, column);
     Accumulators sums{};
     if (scale_d_) {
-      each_accumulator(column, [&](Place at, const uint32_t* holder, int i) {
+      each_accumulator(type, column, [&](Place at, const uint32_t* holder, int i) {
         sums.value[at.row][at.column] = decode_element(type, get_element(holder, i, type));
       });
     }
     multiply_add(arithmetic, kTileRows, shape_.k, a, b, sums);
-    each_accumulator(column, [&](Place at, uint32_t* holder, int i) {
+    each_accumulator(type, column, [&](Place at, uint32_t* holder, int i) {
       put_element(holder, i, type, encode_element(type, sums.value[at.row][at.column]));
     });
   }

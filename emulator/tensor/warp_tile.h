@@ -41,8 +41,10 @@ class WgmmaPart {
   int registers_per_lane() const;
   void load_left(LeftFactor&) const;
   void load_right(RightFactor&, int first_column) const;
-  template <typename Visit>
-  void each_accumulator(int first_column, Visit) const;
+  template <typename Type>
+  void run_with(Type type_of_d) const;
+  template <typename Type, typename Visit>
+  void each_accumulator(Type type_of_d, int first_column, Visit) const;
 
   EmuWgmma shape_;
   int first_row_;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from benchmarks.layers import LAYERS
@@ -140,3 +142,20 @@ def test_depthwise(direction: Direction, layout: Layout, dtype: DType) -> None:
     w = TensorDescriptor.packed((128, 1, 3, 3), dtype)
     walks = (direction, layout, dtype) == (Direction.BACKWARD_FILTER, Layout.NHWC, DType.FLOAT16)
     assert _first(ConvolutionProblem(direction, x, w, x, conv)) == ("depthwise_columns" if walks else "depthwise")
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("layout", [Layout.NCHW, Layout.NHWC])
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64])
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_an_algorithm_is_chosen_whatever_the_number_of_dimensions(
+    ndim: int, dtype: DType, layout: Layout, direction: Direction
+) -> None:
+    """What suits images alone says so before it is asked for their rows."""
+    for channels, outputs, taps in itertools.product((1, 3, 64, 65), (7, 8), (1, 3)):
+        conv = ConvolutionDescriptor.make(ndim, padding=taps // 2)
+        x, w = (4, channels, *[12] * ndim), (outputs, channels, *[taps] * ndim)
+        shapes = x, w, conv.output_shape(x, w)
+        operands = [TensorDescriptor.packed(shape, dtype, layout) for shape in shapes]
+        problem = ConvolutionProblem(direction, *operands, conv)
+        assert _first(problem)

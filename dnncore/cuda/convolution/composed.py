@@ -200,7 +200,7 @@ def _worth_composing(problem: FusedConvolutionProblem, plain: ConvolutionProblem
     is_another = plain is not problem.plain  # whose sums lie otherwise than y
     if is_another or why_unlike(problem) is not None:
         return algorithms(Direction.FORWARD)
-    return _UNFINISHED
+    return _OF_16_BITS if has_16_bits else _UNFINISHED
 
 
 def _plain(problem: FusedConvolutionProblem, sums: TensorDescriptor) -> ConvolutionProblem:
@@ -239,10 +239,9 @@ def _calls(
     )
 
 
-_UNFINISHED = Family(
-    [each for each in algorithms(Direction.FORWARD) if each not in FINISHED and not isinstance(each, SpaceToDepth)]
-)
-"""In the order of `plain`. Phases are composed of in turn, which is as fast."""
+_UNFINISHED = Family([each for each in algorithms(Direction.FORWARD) if each not in FINISHED])
+_OF_16_BITS = Family([each for each in _UNFINISHED if not isinstance(each, SpaceToDepth)])
+"""In the order of `plain`. Phases in 16 bits are composed of in turn, which is as fast."""
 
 _ALONE: Family[CudaAlgorithm] = Family(
     (

@@ -173,7 +173,8 @@ class WgmmaRowsBackwardFilter(Bounded, Selective):
     def suits(self, kind: ConvolutionKind) -> bool:
         """Backward-filter of images whose channels are innermost."""
         x, _, dy = kind.inside
-        return kind.direction is Direction.BACKWARD_FILTER and multiplies(kind, DTYPES) and x and dy
+        is_for = kind.direction is Direction.BACKWARD_FILTER and len(kind.taps) == 2
+        return is_for and multiplies(kind, DTYPES) and x and dy
 
     def least_seconds(self, problem: ConvolutionProblem, figures: DeviceFigures) -> float:
         """What its products take at the full rate, or memory; and the launches. Infinite of rows that are too long for a kernel."""
