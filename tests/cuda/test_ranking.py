@@ -156,6 +156,5 @@ def test_an_algorithm_is_chosen_whatever_the_number_of_dimensions(
         conv = ConvolutionDescriptor.make(ndim, padding=taps // 2)
         x, w = (4, channels, *[12] * ndim), (outputs, channels, *[taps] * ndim)
         shapes = x, w, conv.output_shape(x, w)
-        operands = [TensorDescriptor.packed(shape, dtype, layout) for shape in shapes]
-        problem = ConvolutionProblem(direction, *operands, conv)
-        assert _first(problem)
+        of_x, of_w, of_y = (TensorDescriptor.packed(shape, dtype, layout) for shape in shapes)
+        assert _first(ConvolutionProblem(direction, of_x, of_w, of_y, conv))
