@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import inspect
 import operator
+import threading
 from abc import ABCMeta
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, wraps
 from typing import Any, Generic
 
@@ -30,7 +31,7 @@ from torch import Tensor, fx, nn
 from dnncore.torch.chains import holds_layers, join
 from dnncore.torch.graph_breaks import breaks_graph, runs_untraced, traced_from_within
 from dnncore.torch.layer_relu import RELU_MODULES, layer_relu
-from dnncore.torch.modules.layer import TakesRelu, is_traced, is_watched
+from dnncore.torch.modules.layer import Layer, TakesRelu, is_traced, is_watched
 from dnncore.torch.straight import NotStraightError, Settled, settled_by
 
 __all__ = ["fuse"]
@@ -83,23 +84,25 @@ class _Forwards:
     """What a module does. Immutable.
 
     Args:
-        num_children: That the module had when it was traced; with more or fewer, it is traced again.
+        children: The names of those that the module had when it was traced; with others, it is traced again.
         settled: What its forward goes by beside what it is given, as it was then; with anything else, it is traced again.
         training: Its forward in training; None for the one that it had, as that of evaluation.
         evaluation: Its forward in evaluation.
         untraced: Why it keeps that though layers could be fused in it; None where there are none, or they are.
+        times: That it has been traced again.
     """
 
-    num_children: int
+    children: tuple[str, ...]
     settled: Settled
     training: _Forward | None
     evaluation: _Forward | None
     untraced: str | None
+    times: int = 0
 
     @runs_untraced
     def still(self, module: nn.Module) -> bool:
         """Whether the module is what it was when it was traced."""
-        return self.num_children == len(module._modules) and self.settled.still(module)
+        return self.children == tuple(module._modules) and self.settled.still(module)
 
 
 def fuse(model: nn.Module, *, all_that_trace: bool) -> tuple[tuple[str, ...], tuple[Left, ...]]:
@@ -124,12 +127,13 @@ def fuse(model: nn.Module, *, all_that_trace: bool) -> tuple[tuple[str, ...], tu
         calls_layers = _calls_layers(module)
         if not calls_layers and not any(map(holds_layers, module.children())):
             continue
-        theirs: Any = getattr(module, "_theirs", type(module))
+        theirs = _class_of(module)
         trusts = all_that_trace or getattr(module, "_trusts", False)
         reason = _why_not(module, theirs)
         if reason is None:
-            module.__class__ = _fused_class(theirs, trusts)
-            found = module.__dict__[_KEPT] = _read(module)
+            module.__class__ = _fused_class(theirs, theirs.forward, trusts)
+            module.__dict__.pop(_KEPT, None)
+            found = _read(module)
             reason = found.untraced
             training = found.training
             if training is not None:
@@ -174,6 +178,9 @@ _IN_PLACE = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul",
 """Operators that Python has in place too."""
 
 
+_IN_PLACE_OPERATORS = tuple(getattr(operator, f"i{name}") for name in _IN_PLACE)
+
+
 def _in_place(name: str) -> Callable[[Any, Any], Any]:
     function = getattr(operator, f"i{name}")
     return lambda self, other: self.tracer.create_proxy("call_function", function, (self, other), {})
@@ -187,6 +194,8 @@ class _Tracer(fx.Tracer):
     """Records a module's own calls; the first forward that it had is `_unfused_forward`."""
 
     traced_func_name = "_unfused_forward"
+    proxy_buffer_attributes = True
+    """What is done to buffers is recorded, as what is done to parameters is."""
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         """What stands for a node's value."""
@@ -203,20 +212,38 @@ class _Tracer(fx.Tracer):
         return super().create_arg(a)
 
 
+_MOST_TIMES = 8
+"""That a module is traced again: one that is set another attribute before each call is left as it was."""
+
+_tracing = threading.RLock()
+"""torch.fx changes nn.Module for all threads while it traces."""
+
+
 @breaks_graph
 def _read(module: Any) -> _Forwards:
     """What a module of a fused class does as it is now: all that it did before where its forward cannot be read."""
-    num_children = len(module._modules)
+    with _tracing:
+        kept: _Forwards | None = module.__dict__.get(_KEPT)
+        if kept is None or not kept.still(module):  # another thread has not read it meanwhile
+            times = 0 if kept is None else kept.times + 1
+            kept = module.__dict__[_KEPT] = replace(_forwards_of(module, times), times=times)
+        return kept
+
+
+def _forwards_of(module: Any, times: int) -> _Forwards:
+    children = tuple(module._modules)
     settled = Settled()
+    if times > _MOST_TIMES:
+        return _Forwards(children, settled, None, None, "what it goes by is changed again and again")
     try:
         settled = settled_by(module, module._theirs)
     except NotStraightError as error:
         if not module._trusts:
-            return _Forwards(num_children, settled, None, None, str(error))
+            return _Forwards(children, settled, None, None, str(error))
     try:
         training = _trace_as(module, training=True)
     except Exception as error:  # noqa: BLE001 (whatever a forward raises that is not made for a tracer's arguments)
-        return _Forwards(num_children, settled, None, None, _why_untraced("forward", error))
+        return _Forwards(children, settled, None, None, _why_untraced("forward", error))
     evaluation: _Forward | None = None
     untraced: str | None = None
     fused: list[Any] = [module.get_submodule(name) for name in training.fused]
@@ -225,7 +252,7 @@ def _read(module: Any) -> _Forwards:
             evaluation = _trace_as(module, training=False)
         except Exception as error:  # noqa: BLE001 (as above)
             untraced = _why_untraced("forward in evaluation", error)
-    return _Forwards(num_children, settled, training, evaluation, untraced)
+    return _Forwards(children, settled, training, evaluation, untraced)
 
 
 def _trace_as(module: nn.Module, *, training: bool) -> _Forward:
@@ -294,8 +321,32 @@ def _why_not_fused(pattern: _Pattern, module: nn.Module) -> str | None:
     while node is not last:
         if pattern.layer.args[0] in node.all_input_nodes:
             return "its input is read again before the ReLU, by what may change it"
+        if not getattr(module, "_trusts", False) and _may_write(node, module):
+            return "something may be overwritten before the ReLU, a view of its input perhaps"
         node = node.next
     return None
+
+
+def _class_of(module: nn.Module) -> Any:
+    """A module's class, or the one that fusing made another of."""
+    return getattr(type(module), "_theirs", type(module))
+
+
+def _may_write(node: fx.Node, module: nn.Module) -> bool:
+    """Whether a node may overwrite what it is given."""
+    if node.op == "call_module":
+        return any(_is_in_place(each) for each in module.get_submodule(str(node.target)).modules())
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = str(getattr(node.target, "__name__", node.target))
+    says_so = "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+    return says_so or name.endswith("_") or node.target in _IN_PLACE_OPERATORS
+
+
+def _is_in_place(module: nn.Module) -> bool:
+    """Whether a module may overwrite what it is given: it says so, or is none of PyTorch's or ours."""
+    is_known = isinstance(module, Layer) or _class_of(module).__module__.startswith("torch.nn.modules.")
+    return not is_known or bool(getattr(module, "inplace", False))
 
 
 def _rewrite(graph: fx.Graph, pattern: _Pattern) -> None:
@@ -312,15 +363,14 @@ def _rewrite(graph: fx.Graph, pattern: _Pattern) -> None:
 
 
 @cache
-def _fused_class(theirs: Any, trusts: bool) -> type[nn.Module]:
+def _fused_class(theirs: Any, read: Any, trusts: bool) -> type[nn.Module]:
     """A subclass of a module's class that looks like it.
 
     Args:
         theirs: That class.
+        read: The forward that it has.
         trusts: Whether its forward is taken for what it was when it was traced, whatever its source shows.
     """
-
-    read = theirs.forward
 
     @traced_from_within
     @wraps(read)  # torch.export looks at its parameters
@@ -329,7 +379,7 @@ def _fused_class(theirs: Any, trusts: bool) -> type[nn.Module]:
             return theirs.forward(self, *args, **kwargs)
         kept = self.__dict__.get(_KEPT)
         if kept is None or not kept.still(self):  # a copy, or one that has been changed
-            kept = self.__dict__[_KEPT] = _read(self)
+            kept = _read(self)
         now = kept.training if self.training else kept.evaluation
         return theirs.forward(self, *args, **kwargs) if now is None else now.run(self, *args, **kwargs)
 
@@ -353,5 +403,5 @@ def _fused_class(theirs: Any, trusts: bool) -> type[nn.Module]:
 
 def _new(theirs: Any, trusts: bool = True) -> nn.Module:
     """An empty module, for pickle and copy to fill; what was pickled when all were trusted does not say so."""
-    module: nn.Module = object.__new__(_fused_class(theirs, trusts))
+    module: nn.Module = object.__new__(_fused_class(theirs, theirs.forward, trusts))
     return module

@@ -17,9 +17,9 @@ from __future__ import annotations
 import ast
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -48,24 +48,30 @@ class Settled:
 
     Args:
         attributes: Plain attributes of the module, and what they are.
-        children: Submodules that it asks for, and whether they are there.
+        children: Submodules that it asks for or calls, and whether they are there.
+        methods: Of the module that were read: the class that has them, the name, the function and its code.
+        names: From outside: where each is looked up, the name, and what is found.
     """
 
     attributes: tuple[tuple[str, object], ...] = ()
     children: tuple[tuple[str, bool], ...] = ()
+    methods: tuple[tuple[type, str, types.FunctionType, types.CodeType], ...] = ()
+    names: tuple[tuple[Mapping[str, object], str, object], ...] = ()
 
     def still(self, module: nn.Module) -> bool:
         """Whether it is what it was."""
         own = module.__dict__
+        modules = own["_modules"]
         for name, value in self.attributes:
             if own.get(name, Settled) is not value:
                 return False
-        if self.children:
-            modules = own["_modules"]
-            for name, is_there in self.children:
-                if (modules.get(name) is not None) is not is_there:
-                    return False
-        return True
+        for name, is_there in self.children:
+            if (modules.get(name) is not None) is not is_there:
+                return False
+        for kind, name, function, code in self.methods:
+            if name in own or getattr(kind, name, None) is not function or function.__code__ is not code:
+                return False
+        return all(namespace.get(name) is found for namespace, name, found in self.names)
 
 
 def settled_by(module: nn.Module, theirs: type[nn.Module]) -> Settled:
@@ -81,11 +87,18 @@ def settled_by(module: nn.Module, theirs: type[nn.Module]) -> Settled:
     for name in _LOOKED_UP:
         if getattr(theirs, name, None) is not getattr(nn.Module, name, None):
             raise NotStraightError(f"its class has a {name} of its own")
-    if theirs.forward is nn.Sequential.forward and getattr(theirs, "__iter__", None) is nn.Sequential.__iter__:
-        return Settled()  # which has a loop, over its children
     reading = _Reading(module, theirs)
-    reading.method("forward")
-    return Settled(tuple(reading.attributes.items()), tuple(reading.children.items()))
+    if theirs.forward is nn.Sequential.forward and getattr(theirs, "__iter__", None) is nn.Sequential.__iter__:
+        for name in module._modules:  # it has a loop, over these
+            reading.is_there(name)
+    else:
+        reading.method("forward")
+    return Settled(
+        tuple(reading.attributes.items()),
+        tuple(reading.children.items()),
+        tuple(reading.methods),
+        tuple(reading.names),
+    )
 
 
 class _Reading:
@@ -94,8 +107,17 @@ class _Reading:
     def __init__(self, module: nn.Module, theirs: type[nn.Module]) -> None:
         self.attributes: dict[str, object] = {}
         self.children: dict[str, bool] = {}
+        self.methods: list[tuple[type, str, types.FunctionType, types.CodeType]] = []
+        self.names: list[tuple[Mapping[str, object], str, object]] = []
         self._module, self._theirs = module, theirs
         self._open: list[str] = []
+        # A trace knows whatever has two names by the first of them alone.
+        named: list[tuple[str, object]] = [
+            *module.named_modules(remove_duplicate=False),
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ]
+        self._first = {id(each): name for name, each in reversed(named)}
 
     def method(self, name: str) -> None:
         """Read a method, which is taken to be given nothing but what a forward is given."""
@@ -105,6 +127,7 @@ class _Reading:
         if name in self._open:
             raise NotStraightError(f"its {name} calls itself")
         self._open.append(name)
+        self.methods.append((self._theirs, name, function, function.__code__))
         definition = _definition(function)
         self_name, *given = _parameters(definition)
         _Lines(self, self_name, given, function.__globals__).block(definition.body)
@@ -119,7 +142,9 @@ class _Reading:
         if name in own and type(own[name]) in _PLAIN:
             self.attributes[name] = own[name]
             return False
-        if own["_parameters"].get(name) is not None or own["_buffers"].get(name) is not None:
+        tensor = own["_parameters"].get(name, own["_buffers"].get(name))
+        if tensor is not None:
+            self._is_first(name, tensor)
             return True
         raise NotStraightError(f"self.{name} is no number, text, tensor or submodule of its own")
 
@@ -130,16 +155,17 @@ class _Reading:
     def is_there(self, name: str) -> None:
         """Read whether there is a submodule."""
         self._is_instances(name)
-        self.children[name] = self._module._modules[name] is not None
+        child = self._module._modules[name]
+        if child is not None:
+            self._is_first(name, child)
+        self.children[name] = child is not None
 
     def called(self, name: str) -> None:
         """Read a call of a submodule or of a method."""
         own = self._module.__dict__
-        if own["_modules"].get(name) is not None:
-            self._is_instances(name)
-        elif name in own["_modules"]:  # a submodule that is not there: whether it is has been asked before
-            self.is_there(name)
-        elif name in own and own[name] is None:
+        if name in own["_modules"]:
+            self.is_there(name)  # if it is not, the forward has asked before
+        elif name in own and own[name] is None:  # likewise
             self.attribute(name)
         elif name in own:
             raise NotStraightError(f"self.{name} is called, and is no submodule")
@@ -147,8 +173,12 @@ class _Reading:
             self.method(name)
 
     def _is_instances(self, name: str) -> None:
-        if inspect.getattr_static(self._theirs, name, None) is not None:
+        if inspect.getattr_static(self._theirs, name, _Reading) is not _Reading:
             raise NotStraightError(f"its class has something of its own under self.{name}")
+
+    def _is_first(self, name: str, found: object) -> None:
+        if self._first[id(found)] != name:
+            raise NotStraightError(f"self.{name} has another name, too")
 
 
 class _Lines:
@@ -289,12 +319,17 @@ class _Lines:
             function = function.value
         if not isinstance(function, ast.Name) or not self._is_from_outside(function):
             return False
-        found: Any = self._globals.get(function.id)
-        for name in reversed(names):
-            if not isinstance(found, types.ModuleType):
-                return False
-            found = getattr(found, name, None)
-        return _is_recorded(found)
+        namespace: Mapping[str, object] = self._globals
+        found: object = None
+        looked_up = []
+        for name in (function.id, *reversed(names)):
+            found = namespace.get(name)
+            looked_up.append((namespace, name, found))
+            namespace = vars(found) if isinstance(found, types.ModuleType) else {}
+        if not _is_recorded(found):
+            return False
+        self._reading.names += looked_up
+        return True
 
 
 def _is_recorded(function: Any) -> bool:
@@ -315,21 +350,26 @@ def _parameters(definition: ast.FunctionDef) -> list[str]:
         those.vararg
         or those.kwarg
         or those.kwonlyargs
+        or those.defaults
         or not (names := [each.arg for each in (*those.posonlyargs, *those.args)])
     ):
-        raise NotStraightError(f"what its {definition.name} is given is not written out")
+        raise NotStraightError(f"what its {definition.name} is given is not written out at each call")
     return names
 
 
-@cache
-def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
+def _definition(function: types.FunctionType) -> ast.FunctionDef:
     """A function's source, if that is what its code was made of."""
-    name, code = function.__name__, function.__code__
-    if hasattr(function, "__wrapped__") or code.co_freevars:
-        raise NotStraightError(f"its {name} is wrapped, or is a closure")
+    if hasattr(function, "__wrapped__") or function.__code__.co_freevars:
+        raise NotStraightError(f"its {function.__name__} is wrapped, or is a closure")
+    return _definition_of(function.__code__)
+
+
+@lru_cache(maxsize=256)
+def _definition_of(code: types.CodeType) -> ast.FunctionDef:
+    name = code.co_name
     try:
-        definitions, codes = _parsed("".join(inspect.findsource(function)[0]))
-    except (OSError, TypeError, SyntaxError) as error:
+        definitions, codes = _parsed("".join(inspect.findsource(code)[0]))
+    except (OSError, TypeError, SyntaxError, ValueError, RecursionError) as error:
         raise NotStraightError(f"there is no source of its {name}") from error
     definition, made = definitions.get(code.co_firstlineno), codes.get(code.co_firstlineno)
     if definition is None or made is None or definition.decorator_list or not _is_same(made, code):

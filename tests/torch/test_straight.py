@@ -8,6 +8,8 @@ import linecache
 import math
 import pickle
 import random
+import types
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,7 @@ from torch import nn
 from torch.nn.functional import relu
 
 import dnncore.torch as dt
+from dnncore.torch import fusion, straight
 from dnncore.torch.straight import NotStraightError, Settled, settled_by
 
 Tensor = Any
@@ -75,8 +78,10 @@ class Row(nn.Sequential):
 def test_what_a_straight_forward_goes_by_is_what_it_reads() -> None:
     settled = settled_by(Block(), Block)
     assert dict(settled.attributes) == {"nothing": None, "adds": True, "scale": 0.5}
-    assert dict(settled.children) == {"absent": False}
-    assert settled_by(Row(nn.Identity()), Row) == Settled()
+    assert dict(settled.children) == {"absent": False, "relu": True, "bn": True, "conv": True, "other": True}
+    assert [name for _, name, _, _ in settled.methods] == ["forward"]
+    assert [name for _, name, _ in settled.names] == ["relu"]
+    assert settled_by(Row(nn.Identity()), Row) == Settled(children=(("0", True),))
 
 
 class Draws(Layers):
@@ -194,6 +199,33 @@ class Remembers(Layers):
         return y[0]
 
 
+class Defaults(Layers):
+    def _kept(self, y: Tensor, seen: list[Any] = []) -> Tensor:  # noqa: B006
+        seen.append(y)
+        return y
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._kept(self.relu(self.bn(self.conv(x))))
+
+
+class TwoNames(Layers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.again = self.relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.again(self.other(self.relu(self.bn(self.conv(x)))))
+
+
+class Tied(Layers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tied = self.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.relu(self.bn(self.conv(x))) * self.tied
+
+
 NOT_STRAIGHT: dict[type[nn.Module], str] = {
     Draws: "random.random()",
     ReadsGlobal: "`factor`",
@@ -212,6 +244,9 @@ NOT_STRAIGHT: dict[type[nn.Module], str] = {
     CallsBase: "closure",
     PassesChild: "self.bn",
     Remembers: "for each in",
+    Defaults: "_kept",
+    TwoNames: "self.again",
+    Tied: "self.tied",
 }
 
 
@@ -279,6 +314,119 @@ def test_copies_go_by_what_was_asked(again: Callable[[nn.Module], nn.Module], fu
     assert isinstance(net, Block)
 
 
+class Counting(Layers):
+    """Writes to a buffer, and reads another's value."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.shift.add_(1)
+        y = self.relu(self.bn(self.conv(x)))
+        self.shift.mul_(0.5)
+        return y * self.shift.max().item()
+
+
+def test_what_is_done_to_buffers_is_done_at_each_call_and_not_when_a_model_is_converted() -> None:
+    theirs = Counting().double().train()
+    apart, fused = (dt.convert(copy.deepcopy(theirs), fuse=fuse) for fuse in (False, None))
+    assert fused.fused == ("bn",)
+    assert torch.equal(fused.model.shift, theirs.shift)
+    for _ in range(3):
+        _agree(apart.model, fused.model)
+        torch.testing.assert_close(fused.model.shift, apart.model.shift)
+
+
+class Overwrites(Layers):
+    def forward(self, x: Tensor) -> Tensor:
+        part = x[:, :2]
+        y = self.conv(x)
+        part.zero_()
+        return self.relu(y)
+
+
+class OverwritesElsewhere(Layers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.Hardswish(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        part = x[:, :2]
+        y = self.conv(x)
+        self.act(part)
+        return self.relu(y)
+
+
+@pytest.mark.parametrize("kind", [Overwrites, OverwritesElsewhere])
+def test_a_layer_does_not_wait_for_its_relu_where_its_input_may_be_overwritten_meanwhile(kind: type[nn.Module]) -> None:
+    theirs = kind().eval()
+    conversion = dt.convert(copy.deepcopy(theirs))
+    assert conversion.fused == ()
+    with torch.no_grad():
+        torch.testing.assert_close(conversion.model(torch.ones(2, 4, 3, 3)), theirs(torch.ones(2, 4, 3, 3)))
+
+
+class Steps(Layers):
+    """Calls a method, a function by a name from outside, and children."""
+
+    def _first(self, x: Tensor) -> Tensor:
+        return self.relu(self.bn(self.conv(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return activation(self.other(self._first(x)))
+
+
+activation = torch.relu
+
+
+@pytest.mark.parametrize("what", ["method", "class", "name", "code", "child"])
+def test_what_is_put_in_the_place_of_what_a_forward_calls_is_called(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(self: Any, x: Tensor) -> Tensor:
+        return self.bn(self.conv(x)) * 2
+
+    apart, fused = (dt.convert(Steps().double().train(), fuse=fuse).model for fuse in (False, None))
+    fused.load_state_dict(apart.state_dict())
+    _agree(apart, fused)
+    if what == "class":
+        monkeypatch.setattr(Steps, "_first", twice)
+    elif what == "name":
+        monkeypatch.setitem(globals(), "activation", torch.tanh)
+    elif what == "code":
+        monkeypatch.setattr(Steps._first, "__code__", twice.__code__)
+    for net in (apart, fused):
+        if what == "method":
+            net._first = types.MethodType(twice, net)
+        elif what == "child":
+            net.relu = nn.Tanh()
+    _agree(apart, fused)
+
+
+def test_children_in_another_order_run_in_it() -> None:
+    net = dt.convert(
+        nn.Sequential(OrderedDict(conv=nn.Conv2d(4, 4, 1), bn=nn.BatchNorm2d(4), relu=nn.ReLU())).train()
+    ).model
+    x = torch.randn(2, 4, 3, 3)
+    net(x)
+    bn = net.bn
+    del net.bn
+    net.add_module("bn", bn)
+    torch.testing.assert_close(net(x), bn(net.relu(net.conv(x))))
+
+
+def test_an_attribute_that_changes_before_each_call_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[None] = []
+    trace = fusion._trace_as
+
+    def counted(*args: Any, **how: Any) -> Any:
+        reads.append(None)
+        return trace(*args, **how)
+
+    monkeypatch.setattr(fusion, "_trace_as", counted)
+    net = dt.convert(Block().train()).model
+    for step in range(30):
+        net.scale = float(step)
+        net(torch.ones(2, 4, 3, 3))
+    assert len(reads) < 25
+    assert net.__dict__["_dnncore_fused"].training is None
+
+
 def test_another_forward_that_a_class_is_given_later_is_heeded() -> None:
     class Patched(Block):
         def forward(self, x: Tensor) -> Tensor:
@@ -320,6 +468,7 @@ def test_a_source_that_has_been_changed_since_it_was_imported_says_nothing() -> 
     forward = names["forward"]
 
     def read() -> Settled:
+        straight._definition_of.cache_clear()
         kind: Any = type("Changed", (Layers,), {"forward": type(forward)(forward.__code__, names)})
         return settled_by(kind(), kind)
 
@@ -327,7 +476,7 @@ def test_a_source_that_has_been_changed_since_it_was_imported_says_nothing() -> 
         linecache.cache[name] = (len(lines), None, lines.splitlines(keepends=True), name)
 
     show(source)
-    assert read() == Settled()
+    assert [name for _, name, _, _ in read().methods] == ["forward"]
     show(source.replace("self.bn(self.conv(x))", "self.bn(x)"))
     with pytest.raises(NotStraightError, match="is not that of its code"):
         read()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 
 from dnncore.backend import Offer
 from dnncore.bounds import Searched, Selective
@@ -62,6 +62,18 @@ def _sum_unit(_dtype: DType) -> Unit:
     return sum_unit("tf32_filter", "tf32_filter::add_parts", entry)
 
 
+@cache
+def _tiles_for(tiles: tuple[Tile, ...], products: int) -> tuple[Tile, ...]:
+    """Those for which there are registers: 3xTF32 has the sums of a stage beside the others."""
+    return tuple([tile for tile in tiles if products == 1 or tile.sums <= _MOST_SUMS_OF_3XTF32])
+
+
+@cache
+def _plane_tiles_for(tiles: tuple[Tile, ...], products: int) -> tuple[Tile, ...]:
+    """Of those for planes."""
+    return () if products == 1 else tuple([replace(tile, in_planes=True) for tile in _tiles_for(tiles, products)])
+
+
 @dataclass(frozen=True)
 class Tf32BackwardFilter(Searched, Selective):
     """A backward-filter convolution whose parts' sums are in the workspace. Immutable.
@@ -81,15 +93,15 @@ class Tf32BackwardFilter(Searched, Selective):
         tiles = (*self._tiles, *self._plane_tiles)
         return (*(_unit(self.products, DType.FLOAT32, tile) for tile in tiles), _sum_unit(DType.FLOAT32))
 
-    @cached_property
+    @property
     def _tiles(self) -> tuple[Tile, ...]:
-        """Those for which there are registers: 3xTF32 has the sums of a stage beside the others."""
-        return tuple(tile for tile in TILES if self.products == 1 or tile.sums <= _MOST_SUMS_OF_3XTF32)
+        """Those for which there are registers."""
+        return _tiles_for(TILES, self.products)
 
-    @cached_property
+    @property
     def _plane_tiles(self) -> tuple[Tile, ...]:
         """Of those for planes."""
-        return () if self.products == 1 else tuple(replace(tile, in_planes=True) for tile in self._tiles)
+        return _plane_tiles_for(TILES, self.products)
 
     def suits(self, kind: ConvolutionKind) -> bool:
         """Backward-filter of float32."""
