@@ -96,14 +96,24 @@ def make_server(config: ServerConfig, early: EarlyProcesses | None = None) -> Se
         except DnncoreError:
             found.result()  # what is wrong with the devices is said first, whatever is found out first
             raise
-        served = _served(config, packages, likely or found.result(), begun)
+        served: _Served | None = None
+        try:
+            served = _served(config, packages, likely or found.result(), begun)
+        except DnncoreError:
+            if found.result() == likely or not likely:  # else it may be the devices that were likely, and are not there
+                raise
         try:
             names = found.result()
         except BaseException:
-            served.engines.close()
+            if served is not None:
+                served.engines.close()
             raise
-    if names != served.names:
-        served.engines.close()
+    if served is None or names != served.names:
+        _log.warning(
+            "devices are %s, and not %s as was likely: models are read for them", ", ".join(names), ", ".join(likely)
+        )
+        if served is not None:
+            served.engines.close()
         served = _served(config, packages, names, {})
     try:
         return _server(config, served, early)

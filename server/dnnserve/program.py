@@ -72,6 +72,9 @@ def run(arguments: Sequence[str] | None, signals: Signals) -> int:
         early = EarlyProcesses.begin(config)
         signals.listen()  # begins a thread: processes are forked before
         from dnnserve.assembly import make_server
+    except ModuleNotFoundError as error:
+        early.close()
+        return _refuse_without(error)
     except OSError as error:
         return _refuse(f"processes of engines and front ends cannot be begun: {error}")
     try:
