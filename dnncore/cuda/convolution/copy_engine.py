@@ -56,9 +56,8 @@ _MOST_OFFSET = 255
 
 
 class StoresChunks:
-    """What an algorithm is besides whose output the engine stores: whole 16 bytes of a pixel at a time. Immutable.
-
-    A dataclass has this as its field.
+    """Marks algorithms whose output the engine stores, whole 16 bytes of a pixel at a time; they are dataclasses with this field.
+    Immutable.
 
     Args:
         into_copy: Whether the output is a copy in the workspace, where what is behind a pixel's channels is nobody's.

@@ -156,8 +156,12 @@ class EngineProcesses:
 
         Those that were opened are closed, or are never to be heard of again.
         """
-        while self._ahead:
-            self._ahead.popitem()[1].close()
+        with self._lock:
+            ahead, self._ahead = list(self._ahead.values()), {}
+        for host in ahead:
+            host.shut_down()  # so that all of them end side by side
+        for host in ahead:
+            host.close()
         for children in self._ready.values():
             children.close()
         self._receiver.close()
@@ -249,7 +253,8 @@ class ProcessHost:
         """
         if self._ahead:
             asked = self._ahead.popleft()
-            assert asked == (model, max_batch_rows), f"{asked} was asked for ahead of {model}"
+            if asked != (model, max_batch_rows):
+                raise DnncoreError(f"{asked} was asked for ahead, and then {model} of {max_batch_rows} rows")
         else:
             self._send_with_parcel(Load(model, max_batch_rows))
         return self._enter(model, self.answer(Loaded))
@@ -342,9 +347,13 @@ class ProcessHost:
         self._child.kill()
         return True
 
+    def shut_down(self) -> None:
+        """Let the process end, without waiting for that; `close` does. A second call does nothing."""
+        self._child.link.shut_down()
+
     def close(self) -> None:
         """Let the process close its device and end; one that does not is killed. A second call does nothing."""
-        self._child.link.shut_down()
+        self.shut_down()
         self._silent.wait()
         self._child.close()
         for pipeline in self._pipelines.values():
