@@ -33,8 +33,8 @@ _TURNS = 3
 """Steps that registers keep of those that pass through them; kTurns there."""
 
 _OF_MEMORY_RATE = 0.85
-"""Measured on an H200, as are the next two: 24 shapes, of 64 to 512 channels of 16 x 16 to 112 x 112, are within 0.87 and 1.16 of what
-these give."""
+"""Measured on an H200, as are the next two: 24 shapes, of 64 to 512 channels of 16 x 16 to 112 x 112, are within 0.87 and 1.16 of
+what these give."""
 
 _BETWEEN_CLOCKS = 1500
 """From when a channel's last vectors are there until the first is written, while little is on its way."""
