@@ -214,7 +214,9 @@ def _fills(problem: _Problem, figures: DeviceFigures) -> bool:
     conv, channels = problem.convolution, problem.x.shape[1]
     if problem.x.dtype not in _16_BITS or conv.groups > 1 or channels % _CHANNELS_OF_16_BITS == 0:
         return False
-    return not _has_gaps(problem, figures)
+    # Gradients of so few channels that blocks of several outputs are asked for are asked for with one, too.
+    in_blocks = any(_why_no_blocks(problem, outputs) is None for outputs in _OUTPUTS_OF_BLOCKS[1:])
+    return in_blocks or not _has_gaps(problem, figures)
 
 
 def _has_gaps(problem: _Problem, figures: DeviceFigures) -> bool:
