@@ -27,7 +27,7 @@ from dnncore.torch.graph_breaks import breaks_graph
 from dnncore.torch.layer_relu import RELU_MODULES, layer_relu
 from dnncore.torch.modules.layer import ANY_NDIM, DRAWN, Linked, TakesRelu, all_are_watched, is_watched_itself
 
-__all__ = ["holds_layers", "join"]
+__all__ = ["class_of", "holds_layers", "join"]
 
 _Path = tuple[str, ...]
 """Of a module among another's: the name of a child, and perhaps of that one's."""
@@ -66,12 +66,12 @@ class _Known:
     Args:
         path: Among the children of the module whose forward that is.
         kind: Its class, without what fusing made of that.
-        num_children: That it had.
+        children: The names of those that it had, in their order.
     """
 
     path: _Path
     kind: Any
-    num_children: int
+    children: tuple[str, ...]
 
     def among(self, children: Mapping[str, nn.Module]) -> nn.Module | None:
         """The module that is there now, if there is one."""
@@ -135,9 +135,9 @@ class _Joined:
         found: list[Any] = []
         for known in self._modules:
             module = known.among(children)
-            if module is None or (type(module) is not known.kind and _class_of(module) is not known.kind):
+            if module is None or (type(module) is not known.kind and class_of(module) is not known.kind):
                 return None
-            if len(module._modules) != known.num_children or is_watched_itself(module):
+            if tuple(module._modules) != known.children or is_watched_itself(module):
                 return None
             found.append(module)
         return found
@@ -305,7 +305,7 @@ _FLATTENING = (("call_function", torch.flatten), ("call_method", "flatten"))
 
 
 def _is_plain_sequential(module: nn.Module) -> bool:
-    return _class_of(module).forward is nn.Sequential.forward
+    return class_of(module).forward is nn.Sequential.forward
 
 
 def _layers_in_a_row(path: _Path, sequential: nn.Module) -> list[tuple[_Path, _Relu]] | None:
@@ -343,7 +343,7 @@ _MOST_WITH_ROWS = 16
 """Of a chain, counted or not."""
 
 
-def _class_of(module: nn.Module) -> Any:
+def class_of(module: nn.Module) -> Any:
     """A module's class, or the one that fusing made another of: in training they do the same."""
     return getattr(type(module), "_theirs", type(module))
 
@@ -446,7 +446,7 @@ def _joined(module: nn.Module, nodes: Sequence[fx.Node], calls: Sequence[_Call],
         as_layers[node] = reads[0]
     modules = [_at(module, path) for path in known]
     return _Joined(
-        [_Known(path, _class_of(each), len(each._modules)) for path, each in zip(known, modules, strict=True)],
+        [_Known(path, class_of(each), tuple(each._modules)) for path, each in zip(known, modules, strict=True)],
         layers,
         plain,
         len(inputs),

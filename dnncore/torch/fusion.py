@@ -28,7 +28,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, fx, nn
 
-from dnncore.torch.chains import holds_layers, join
+from dnncore.torch.chains import class_of, holds_layers, join
 from dnncore.torch.graph_breaks import breaks_graph, runs_untraced, traced_from_within
 from dnncore.torch.layer_relu import RELU_MODULES, layer_relu
 from dnncore.torch.modules.layer import Layer, TakesRelu, is_traced, is_watched
@@ -127,7 +127,7 @@ def fuse(model: nn.Module, *, all_that_trace: bool) -> tuple[tuple[str, ...], tu
         calls_layers = _calls_layers(module)
         if not calls_layers and not any(map(holds_layers, module.children())):
             continue
-        theirs = _class_of(module)
+        theirs = class_of(module)
         trusts = all_that_trace or getattr(module, "_trusts", False)
         reason = _why_not(module, theirs)
         if reason is None:
@@ -327,11 +327,6 @@ def _why_not_fused(pattern: _Pattern, module: nn.Module) -> str | None:
     return None
 
 
-def _class_of(module: nn.Module) -> Any:
-    """A module's class, or the one that fusing made another of."""
-    return getattr(type(module), "_theirs", type(module))
-
-
 def _may_write(node: fx.Node, module: nn.Module) -> bool:
     """Whether a node may overwrite what it is given."""
     if node.op == "call_module":
@@ -345,7 +340,7 @@ def _may_write(node: fx.Node, module: nn.Module) -> bool:
 
 def _is_in_place(module: nn.Module) -> bool:
     """Whether a module may overwrite what it is given: it says so, or is none of PyTorch's or ours."""
-    is_known = isinstance(module, Layer) or _class_of(module).__module__.startswith("torch.nn.modules.")
+    is_known = isinstance(module, Layer) or class_of(module).__module__.startswith("torch.nn.modules.")
     return not is_known or bool(getattr(module, "inplace", False))
 
 
